@@ -15,8 +15,9 @@ from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, 
 
 from state.errors import LogUnusable, StateError
 from state.log.group_store import MetadataKind
+from state.log.kafka import topics
 from state.log.kafka.access import Access
-from state.log.kafka.cluster import KafkaOptions
+from state.log.kafka.cluster import KafkaOptions, open_cluster
 from state.log.kafka.codes import KafkaRefused, check
 from state.log.kafka.connections import Connections
 from state.log.kafka.log import KafkaLog, open_kafka
@@ -209,6 +210,35 @@ async def test_what_all_applications_have_said_is_that_of_those_whose_facts_may_
         assert await log.metadata_of_all(kind, "k") == {"bank": b"bank"}
     finally:
         await log.close()
+
+
+async def test_settings_that_may_not_be_asked_for_any_more_are_as_they_were(
+    acls: Acls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the topics was refused from then on: none saw that one grew or went, and no instance became the coordinator."""
+    prefix = f"a{uuid.uuid4().hex[:8]}-"
+    await prepared(prefix, acls.secured.broker.port)
+    ours = Right("Describe", "topic", prefix, prefixed=True), Right("DescribeConfigs", "topic", prefix, prefixed=True)
+    await acls.allow(ours)
+    brokers = [("localhost", acls.secured.ports["SASL_PLAINTEXT"])]
+    cluster = await open_cluster(KafkaOptions(brokers, prefix, config=str(acls.config(tmp_path))))
+    try:
+        before = await cluster.topics.infos(["payments"])
+        monkeypatch.setattr(topics, "SETTINGS_S", 0.0)
+        await acls.revoke(ours[1:])
+
+        async def is_refused() -> bool:
+            try:
+                await cluster.topics.infos(["alerts"])
+            except KafkaRefused:
+                return True
+            cluster.topics.forget_purpose("alerts")
+            return False
+
+        await until("the right to be gone", is_refused)
+        assert await cluster.topics.infos(["payments"]) == before
+    finally:
+        await cluster.close()
 
 
 async def test_each_missing_right_is_named(acls: Acls, tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from aiokafka.protocol.admin import CreatePartitionsRequest_v1, DeleteTopicsRequest_v3, DescribeConfigsRequest_v1
 
-from state.errors import LogBusy, TopicMismatch
+from state.errors import LogBusy, StateError, TopicMismatch
 from state.log import checks
 from state.log.kafka import rights
 from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, Unreachable, check, then
@@ -238,36 +239,39 @@ class Topics:
             self._purposes.pop(layout.topic_id, None)
 
     async def _know_purposes(self, layouts: Mapping[str, Layout], *, asking_again: bool = False) -> None:
-        """`asking_again`: also for what was asked long ago."""
+        """`asking_again`: also for what was asked long ago. What is known of that goes on where it is refused: the right to ask may
+        be gone by now, and who looks at topics looks for others that grew or went, too."""
         now = asyncio.get_running_loop().time()
-        missing = [
-            name
-            for name, layout in layouts.items()
-            if layout.topic_id not in self._purposes
-            or (asking_again and now - self._asked.get(layout.topic_id, now) >= SETTINGS_S)
-        ]
-        if not missing:
-            return
+        by_id = {layout.topic_id: name for name, layout in layouts.items()}
+        missing = by_id.keys() - self._purposes.keys()
+        if missing:
+            await self._ask_purposes({by_id[one]: one for one in missing})
+            self._asked |= dict.fromkeys(missing, now)
+        old = {one for one in by_id if asking_again and now - self._asked.get(one, now) >= SETTINGS_S}
+        if old:
+            self._asked |= dict.fromkeys(old, now)
+            with suppress(StateError):
+                await self._ask_purposes({by_id[one]: one for one in old}, may_be_refused=True)
+
+    async def _ask_purposes(self, ids: Mapping[str, bytes], *, may_be_refused: bool = False) -> None:
         wanted = ["cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes"]
         wanted += ["max.message.bytes", "delete.retention.ms"]
-        request = DescribeConfigsRequest_v1(
-            [(_TOPIC_RESOURCE, self.names.inside(name), wanted) for name in missing], False
-        )
+        request = DescribeConfigsRequest_v1([(_TOPIC_RESOURCE, self.names.inside(name), wanted) for name in ids], False)
 
         async def ask() -> Any:
             answer = await self._connections.ask_any(request)
-            for code, text, _, name, _ in answer.resources:
+            for code, text, _, name, _ in () if may_be_refused else answer.resources:
                 what = f"settings of {self.names.outside(name)}"
                 check(what, code, text, on(rights.TOPIC, rights.DESCRIBE_CONFIGS, name))
             return answer
 
-        for _, _, _, name, entries in (await self._connections.retried("settings of topics", ask)).resources:
+        for code, _, _, name, entries in (await self._connections.retried("settings of topics", ask)).resources:
+            if code:
+                continue
             kept = {entry[0]: entry[1] for entry in entries}
-            layout = layouts[self.names.outside(name)]
-            self._purposes[layout.topic_id] = Purpose(
+            self._purposes[ids[self.names.outside(name)]] = Purpose(
                 kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), retention_of(kept)
             )
-            self._asked[layout.topic_id] = now
 
     # ------------------------------------------------------------------ changes
 
