@@ -24,15 +24,15 @@ _WIDTH = 8
 _EIGHT: dict[type, tuple[Any, Any]] = {IntCodec: (">i8", "<i8"), FloatCodec: (">f8", "<f8")}
 
 
-def decode(codec: Codec[Any], data: pa.Array) -> pa.Array:
-    """The values of an array of bytes; null stays null. Raises CodecError."""
+def decode(codec: Codec[Any], data: pa.Array, take: Take | None = None) -> pa.Array:
+    """The values of an array of bytes; null stays null. `take`: `taker(codec)`, where that is known. Raises CodecError."""
     if type(codec) is BytesCodec:
         return data
     if type(codec) is StrCodec:
         return as_str(data)
     if type(codec) in _EIGHT:
         return _eight(codec, data)
-    return array_of(decoded_objects(codec, data), codec_type(codec), taker(codec))
+    return array_of(decoded_objects(codec, data), codec_type(codec), take or taker(codec))
 
 
 def decoded_objects(codec: Codec[Any], data: pa.Array) -> list[Any]:

@@ -6,10 +6,10 @@ a type of any fields (`dict`), that are dicts in this batch give the fields that
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
+from msgspec import UNSET
 
 from pipeline.columns import arrays
 from pipeline.columns.arrow_types import codec_type, kind_type
@@ -24,6 +24,15 @@ from pipeline.values.codecs import Codec
 Named = list[tuple[str, pa.Array]]
 
 
+class _Made(NamedTuple):
+    """How a column is made of a field's values, where they are read one by one."""
+
+    name: str
+    type: Any
+    take: Take
+    may_be_unset: bool  # by its default alone
+
+
 class Tables:
     """Of one topic: how its records become columns."""
 
@@ -32,13 +41,17 @@ class Tables:
         self._value_codec = value_codec
         self._record = record_kind(value_codec)
         self._json = JsonRecords(self._record) if self._record is not None else None
+        # Types are looked at once, not with each batch, which may be of one record.
+        self._key_take, self._value_take = taker(key_codec), taker(value_codec)
+        fields = self._record.fields if self._record is not None else ()
+        self._made = [_Made(one.name, kind_type(one.kind), taker_of(one.kind), not one.is_required) for one in fields]
         type_ = codec_type(value_codec)
         self._may_be_dicts = self._record is None and (type_ is None or pa.types.is_map(type_))
 
     def of(self, raw: RawColumns) -> Columns[Any, Any]:
         """Raises CodecError, or whatever a codec of the user's raises, where a record cannot be read."""
         try:
-            key = arrays.decode(self._key_codec, raw.keys)
+            key = arrays.decode(self._key_codec, raw.keys, self._key_take)
         except CodecError as error:
             raise CodecError(f"column 'key' of topic {raw.topic!r}: {error}") from None
         try:
@@ -56,8 +69,8 @@ class Tables:
             objects = arrays.decoded_objects(self._value_codec, data)
             there = [one for one in objects if one is not None]
             if there and all(isinstance(one, dict) for one in there):
-                return _of_dicts(objects, taker(self._value_codec))
-        return [(SCALAR, arrays.decode(self._value_codec, data))]
+                return _of_dicts(objects, self._value_take)
+        return [(SCALAR, arrays.decode(self._value_codec, data, self._value_take))]
 
     def _fields(self, data: pa.Array) -> Named:
         assert self._record is not None and self._json is not None
@@ -70,14 +83,15 @@ class Tables:
             return list(zip(names, found, strict=True))
         objects = arrays.decoded_objects(self._value_codec, data)
         columns: Named = []
-        for field in self._record.fields:
-            take = dict.get if self._record.is_mapping else getattr
-            values = [None if one is None else take(one, field.name, None) for one in objects]
-            values = [None if one is msgspec.UNSET else one for one in values]
+        read = dict.get if self._record.is_mapping else getattr
+        for name, type_, take, may_be_unset in self._made:
+            values = [None if one is None else read(one, name, None) for one in objects]
+            if may_be_unset:
+                values = [None if one is UNSET else one for one in values]
             try:
-                columns.append((field.name, arrays.array_of(values, kind_type(field.kind), taker_of(field.kind))))
+                columns.append((name, arrays.array_of(values, type_, take)))
             except CodecError as error:
-                raise CodecError(f"column {field.name!r}: {error}") from None
+                raise CodecError(f"column {name!r}: {error}") from None
         return columns
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from orchestrator import App, Columns, ColumnTable, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.columns import arrays, numbers, orders
+from pipeline.columns import arrays, batch_table, numbers, orders
 from pipeline.columns.declared import record_kind
 from pipeline.columns.json_records import JsonRecords
 from pipeline.columns.murmur import partitions_of
@@ -621,6 +621,22 @@ def test_values_that_arrow_takes_as_they_are_are_not_looked_at_further() -> None
 
     given = ["a", b"b", 1, 1.5, True, None]
     assert [arrays.array_of([one], None, never).to_pylist() for one in given] == [[one] for one in given]
+
+
+def test_types_are_looked_at_once_and_not_with_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of one record took twice the time."""
+    codecs = codec_for(Price, what="x", key=True), codec_for(Amount, what="x")
+    tables = batch_table.Tables(*codecs)
+
+    def never(of: Any) -> Any:
+        raise AssertionError(of)
+
+    for place, name in ((batch_table, "taker"), (batch_table, "taker_of"), (arrays, "taker")):
+        monkeypatch.setattr(place, name, never)
+    key, value = Price(1, steps=[1]), Amount(Decimal("1.50"))
+    record = SourceRecord(0, 0, codecs[0].encode(key), codecs[1].encode(value))
+    (row,) = tables.of(from_records("in", [record])).table.to_pylist()
+    assert (row["key"]["amount"], row["exact"]) == (1, "1.50")
 
 
 @dataclass
