@@ -3,12 +3,14 @@ would refuse every other, and no note of a process that runs the app."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from orchestrator import App, Record, Table
+from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog, TopicSpec
 from state.log.sqlite import open_sqlite
@@ -16,7 +18,7 @@ from workers.commands.run import run_fleet
 from workers.connection.credentials import SECRET, agree, make_secret, new_secret, secret_path
 from workers.errors import AppRefused
 from workers.fleet.hosts import ProcessHost
-from workers.fleet.presence import FLEET, NAMED
+from workers.fleet.presence import FLEET, NAMED, is_looked_after
 from workers.spec import InstanceSpec
 
 app = App("refused", partitions=4)
@@ -51,6 +53,20 @@ async def test_it_leaves_neither_secret_nor_note(tmp_path: Path, name: str) -> N
     assert not secret_path(app.id, spec.log, spec.state_dir).exists()
     assert await log.metadata(app.id, SECRET, "fingerprint") is None
     assert not await log.metadata_of(app.id, FLEET) and not await log.metadata_of(app.id, NAMED)
+    await log.close()
+
+
+async def test_the_note_of_a_fleet_on_another_machine_stays(tmp_path: Path) -> None:
+    """A start that was refused took it away: a reset of the app that ran there was not refused any more."""
+    log, spec = await opened(tmp_path, left=3, right=4)
+    there = json.dumps(
+        {"pid": 1, "started": "1", "host": "another", "state_dir": "/state", "instances": ["i1"], "at_ms": wall_ms()}
+    )
+    await log.put_metadata(app.id, FLEET, "fleet", there.encode())
+    with pytest.raises(AppRefused, match="partition counts differ"):
+        await run_fleet(ProcessHost(), spec, 1)
+    assert await log.metadata(app.id, FLEET, "fleet") == there.encode()
+    assert await is_looked_after(log, app.id)
     await log.close()
 
 

@@ -199,7 +199,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
             # A start that is refused leaves no secret behind: the first one that is not may be of another machine.
             await agree(patient, app.id, instance_credentials(spec).secret)
         except BaseException:
-            await fleet.forget()
+            await fleet.withdraw()
             raise
         _warn_of_lifetime(log)
         if isinstance(host, ProcessHost):

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -70,6 +70,8 @@ class Fleet:
         self._folder = Path(base.state_dir) / base.application
         self._id = secrets.token_hex(4)
         self._changed = asyncio.Event()
+        self._note = b""  # as `announce` wrote it
+        self._before: bytes | None = None  # what it was written in the place of
         self._registered: list[str] | None = None  # the instances that the log knows of
         self._taken: set[str] = set()  # names that are not for instances of this fleet
         self._answers: dict[str, dict[str, Any]] = {}  # to requests that were taken, until the log has them
@@ -102,8 +104,8 @@ class Fleet:
         while True:
             found = await self._log.metadata(self._base.application, FLEET, "fleet")
             self._refuse_another(json.loads(found) if found else {})
-            facts = self._facts([])
-            if await self._log.replace_metadata(self._base.application, FLEET, "fleet", found, facts):
+            self._note, self._before = self._facts([]), found
+            if await self._log.replace_metadata(self._base.application, FLEET, "fleet", found, self._note):
                 self._registered = []
                 self._taken = await self._names_taken()
                 return
@@ -180,14 +182,25 @@ class Fleet:
 
     async def forget(self) -> None:
         """A log that is away is not waited for: who reads a note that stays looks whether its process lives."""
+        await self._briefly(self._remove_note)
+
+    async def withdraw(self) -> None:
+        """`forget` where nothing was started after `announce`."""
+        await self._briefly(self._put_back)
+
+    async def _briefly(self, change: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(FORGET_S):
-                await self._remove_note()
+                await change()
         except (StateError, TimeoutError) as error:
             log.info("the note of %s stays: %s", self._base.application, str(error) or "the log is away")
 
     async def _remove_note(self) -> None:
         await self._log.put_metadata(self._base.application, FLEET, "fleet", None)
+
+    async def _put_back(self) -> None:
+        """The note that was there before may be of a fleet that runs on another machine."""
+        await self._log.replace_metadata(self._base.application, FLEET, "fleet", self._note, self._before)
 
     def instances(self) -> list[str]:
         return [name for name, slot in self._slots.items() if not slot.stopped]

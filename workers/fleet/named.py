@@ -35,7 +35,6 @@ class NamedInstance(Fleet):
         super().__init__(host, log_, base, say)
         self._name = base.instance
         self._elsewhere = elsewhere
-        self._note = b""
 
     def claim(self) -> None:
         """See Fleet. Raises RefusedBySafety."""
@@ -77,6 +76,9 @@ class NamedInstance(Fleet):
 
     async def _keep_up(self) -> None:
         """It is never asked for more instances."""
+
+    async def _put_back(self) -> None:
+        await self._remove_note()
 
     async def _remove_note(self) -> None:
         """Frees the name, unless another process has taken it."""
