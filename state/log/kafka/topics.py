@@ -243,15 +243,16 @@ class Topics:
         be gone by now, and who looks at topics looks for others that grew or went, too."""
         now = asyncio.get_running_loop().time()
         by_id = {layout.topic_id: name for name, layout in layouts.items()}
-        missing = by_id.keys() - self._purposes.keys()
-        if missing:
-            await self._ask_purposes({by_id[one]: one for one in missing})
-            self._asked |= dict.fromkeys(missing, now)
         old = {one for one in by_id if asking_again and now - self._asked.get(one, now) >= SETTINGS_S}
         if old:
             self._asked |= dict.fromkeys(old, now)
             with suppress(StateError):
                 await self._ask_purposes({by_id[one]: one for one in old}, may_be_refused=True)
+        # Behind that, during which one may have been forgotten.
+        missing = by_id.keys() - self._purposes.keys()
+        if missing:
+            await self._ask_purposes({by_id[one]: one for one in missing})
+            self._asked |= dict.fromkeys(missing, now)
 
     async def _ask_purposes(self, ids: Mapping[str, bytes], *, may_be_refused: bool = False) -> None:
         wanted = ["cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes"]
