@@ -97,7 +97,9 @@ async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> 
 
     where, total = next((p, r) for p, r in await read_all(log, "sample-totals-changelog"))
     await log.append({where: [NewRecord(total.key, b"\0" * 8, 1)]})
-    store = RocksDbStore(tmp_path / "state/sample/i1/0_0/shops", stamp={"log_id": log.log_id})
+    changelog = (await log.topics(["sample-shops-changelog"]))["sample-shops-changelog"]
+    stamp = {"log_id": log.log_id, "topic_id": changelog.topic_id}
+    store = RocksDbStore(tmp_path / "state/sample/i1/0_0/shops", stamp=stamp)
     store.write({b'["south",1]': b"\0" * 8}, 0)
     store.close()
     out = tmp_path / "all.parquet"
