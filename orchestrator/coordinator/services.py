@@ -48,6 +48,7 @@ class Services:
     """The listener of an instance, with all that is served behind it."""
 
     def __init__(self, credentials: Credentials, sweep_s: float = SWEEP_S) -> None:
+        self.credentials = credentials
         self.listener = Listener(credentials, self._serve, sweep_s)
         self._services: list[Service] = []
 

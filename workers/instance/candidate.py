@@ -118,12 +118,13 @@ class Candidate:
             log.info("the lease of term %d is not given back: %s", lease.term, reason)
 
     async def _is_reached(self, address: str) -> bool:
-        """Whether this instance answers at the address that the others would be given."""
+        """Whether this instance answers at the address that the others would be given. With what it began with, as its workers: what lies
+        on disk may be gone or another by now."""
         now_s = asyncio.get_running_loop().time()
         if self._unreached and now_s - self._tried_s < AGAIN_S:
             return False
         try:
-            connection = await connect(address, self._surroundings.credentials(self._spec), timeout_s=REACH_S)
+            connection = await connect(address, self._services.credentials, timeout_s=REACH_S)
         except OrchestratorError as error:
             if str(error) != self._unreached:
                 log.warning(

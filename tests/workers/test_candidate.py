@@ -1,0 +1,46 @@
+"""A candidate that has an address for others tries it first, with what its own listener was opened with."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from orchestrator import App, Record
+from orchestrator.coordinator.services import Services
+from state.log.memory import MemoryLog
+from tests.contracts.logs import until
+from workers.connection.credentials import instance_credentials, secret_path
+from workers.instance.candidate import Candidate
+from workers.prepare import prepare
+from workers.spec import InstanceSpec
+
+app = App("advertised", partitions=1)
+numbers = app.topic("numbers", key=str, value=int)
+
+
+@app.processor(numbers)
+def drop(number: Record[str, int]) -> None:
+    return None
+
+
+async def test_an_instance_whose_secret_is_gone_from_disk_may_coordinate(tmp_path: Path) -> None:
+    """State that is deleted under a running group takes the secret of a Kafka log with it. The candidate made another one for its
+    try, which its own listener refused: nobody coordinated the group any more."""
+    log = MemoryLog(markers=False)
+    spec = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), advertise="127.0.0.1")
+    services = Services(instance_credentials(spec))
+    await services.open()
+    secret = secret_path(app.id, spec.log, spec.state_dir)
+    secret.unlink()
+    running = asyncio.create_task(Candidate(log, await prepare(log, app), spec, services).run())
+    try:
+
+        async def is_taken() -> bool:
+            return await log.lease(app.id) is not None
+
+        await until("the lease is taken", is_taken, within_s=10)
+        assert not secret.exists()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await services.close()
