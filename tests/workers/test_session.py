@@ -186,3 +186,33 @@ async def test_a_worker_that_does_not_reach_the_coordinator_says_so_once(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_worker_that_was_fenced_and_does_not_come_back_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears of the fence from the log, where it still holds the connection over which nothing came: that is no session either."""
+    monkeypatch.setattr(session_module, "ALONE_S", 0.0)
+    log = MemoryLog(markers=False)
+    spec = WorkerSpec(InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path)), 1, "one")
+    worker = Worker(spec, log, await prepare(log, app), {})
+    peers: asyncio.Queue[Peer] = asyncio.Queue()
+
+    async def take(peer: Peer) -> None:
+        await peer.connection.receive()
+        peers.put_nowait(peer)
+        await peer.connection.receive()
+
+    listener = Listener(instance_credentials(spec.instance), take)
+    await log.acquire(app.id, "i1", await listener.open(), None)
+    session = Session(worker)
+    running = asyncio.create_task(session.run())
+    try:
+        async with asyncio.timeout(30):
+            await peers.get()
+            session.rejoin()
+            await listener.close()
+            await until("a line", lambda: asyncio.sleep(0, "no session with the coordinator" in caplog.text), 5)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -123,8 +123,11 @@ class Session:
                 if self._uplink is not None:
                     await self._uplink.close()
                     self._uplink = None
-                    self._alone_since, self._refused = self._clock(), ""
+                    self._alone_from_now()
             await asyncio.sleep(RETRY_S)
+
+    def _alone_from_now(self) -> None:
+        self._alone_since, self._refused = self._clock(), ""
 
     async def _once(self) -> None:
         worker = self._worker
@@ -223,6 +226,7 @@ class Session:
         self._contact = Contact(self._worker.surroundings.clock)
         uplink, self._uplink = self._uplink, None
         if uplink is not None:
+            self._alone_from_now()
             task = asyncio.get_running_loop().create_task(uplink.close())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
