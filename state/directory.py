@@ -162,13 +162,18 @@ class StateDirectory:
     # ------------------------------------------------------------------ what is there
 
     def tasks(self) -> list[str]:
-        """Tasks that have a table on disk, by name."""
-        return [folder.name for folder in self._folders() if _tables(folder)]
+        """Tasks that have a table on disk, by name. One whose folder may not be looked into may have some: who opens it is told."""
+        return [folder.name for folder in self._folders() if _may_have_tables(folder)]
 
     def tables(self, task: str) -> dict[str, TableOnDisk]:
-        """What each table of a task says of itself. Opens read-only: other processes are not disturbed."""
+        """What each table of a task says of itself; nothing where its folder may not be looked into. Opens read-only: other processes
+        are not disturbed."""
         found: dict[str, TableOnDisk] = {}
-        for folder in _tables(self.task(task)):
+        try:
+            folders = _tables(self.task(task))
+        except PermissionError:
+            return found
+        for folder in folders:
             try:
                 found[folder.name] = TableOnDisk(folder, peek(folder), None)
             except TooManyFiles:
@@ -252,11 +257,15 @@ def _piece(name: str, what: str) -> str:
 
 
 def _tables(task: Path) -> list[Path]:
-    """None where the folder may not be looked into: who opens the task is told."""
+    """Raises PermissionError."""
+    return sorted(path for path in task.iterdir() if path.is_dir()) if task.is_dir() else []
+
+
+def _may_have_tables(task: Path) -> bool:
     try:
-        return sorted(path for path in task.iterdir() if path.is_dir()) if task.is_dir() else []
+        return bool(_tables(task))
     except PermissionError:
-        return []
+        return True
 
 
 def _same_file(descriptor: int, path: Path) -> bool:

@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RefusedBySafety
-from pipeline.spark.live_stores import Copy, described
+from pipeline.spark.live_stores import Copy, copies, described
 from pipeline.time.stored_form import StoredForm
 from state import history
+from state.directory import StateDirectory
+from state.errors import DirectoryUnusable
 from state.history import begin
 from state.left_stores import left_stores
 from state.log.group_store import Lease
+from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog, NewRecord, Partition, TopicSpec
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
+from tests.state.permissions import as_any_user
+from tests.workers.test_restores_at_once import app_of
+from workers.commands.reset import _alone
 from workers.commands.table_pairs import Wanted, of_disk
+from workers.prepare import prepare
 
 PART = Partition("app-sums-changelog", 0)
 FORM = StoredForm({"form": {"kind": "table"}, "value_codec": "bytes"})
@@ -69,4 +76,43 @@ async def test_what_a_start_would_wipe_is_not_read(tmp_path: Path, what: str) ->
     judge = await left_stores(log, "app", [PART.topic])
     found = described(listed, log.log_id, problems, judge, {"sums": PART.topic})
     assert [one.instance for one in found] == ["i1"] and [why in line for line in problems] == [True]
+    await log.close()
+
+
+def closed(folder: Path) -> StateDirectory:
+    """The state of an instance with a task whose folder is another user's."""
+    directory = StateDirectory(folder, "app", "i1")
+    directory.lock("0_0").release()
+    directory.table("0_0", "sums").mkdir()
+    directory.task("0_0").chmod(0)
+    return directory
+
+
+def test_state_that_may_not_be_looked_into_refuses_a_reset_before_it_begins(tmp_path: Path) -> None:
+    """It was passed over, and found once topics and positions were gone: a reset that began and did not end."""
+    directory = closed(tmp_path)
+    with as_any_user(), pytest.raises(DirectoryUnusable, match="check its permissions"), _alone("app", tmp_path):
+        pass
+    directory.task("0_0").chmod(0o700)
+
+
+async def test_state_that_may_not_be_looked_into_is_missing_from_no_audit(tmp_path: Path) -> None:
+    """The audit said nothing of it, and that the others are as they should be."""
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, app_of(1))
+    directory = closed(tmp_path)
+    with as_any_user(), pytest.raises(DirectoryUnusable, match="check its permissions"):
+        async with copies(log, prepared, None, directory.path.parent):
+            pass
+    directory.task("0_0").chmod(0o700)
+
+
+async def test_a_table_that_may_not_be_looked_into_is_named(tmp_path: Path) -> None:
+    log, state = await made(tmp_path), tmp_path / "state/app"
+    await store(log, state / "i1/0_0/sums", b"good", 4, {})
+    for path, mode in ((state / "i1/0_0/sums", 0), (state / "i1/0_0", 0o100)):
+        path.chmod(mode)
+        with as_any_user(), pytest.raises(RefusedBySafety, match=r"check its .*restores what is damaged"):
+            await of_disk(log, state, {"changelog_topic": PART.topic}, WANTED, print)
+        path.chmod(0o700)
     await log.close()

@@ -17,7 +17,7 @@ from orchestrator.names import counted, natural
 from pipeline.tables import expiry
 from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.time.stored_form import StoredForm, StoredRow
-from state.directory import StateDirectory
+from state.directory import StateDirectory, TableOnDisk
 from state.left_stores import left_stores
 from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import pairs_on_disk
@@ -82,7 +82,7 @@ async def of_disk(
         foreign = f"{task} has no state in {state}"
         for name in sorted((p.name for p in state.glob("*/") if (p / task / wanted.table).is_dir()), key=natural):
             directory = StateDirectory(state.parent, state.name, name)
-            found = directory.tables(task)[wanted.table]
+            found = directory.tables(task).get(wanted.table, _unread(directory.task(task) / wanted.table))
             damaged = found.problem or damaged
             if found.peek is None or not found.peek.stamp.get("log_id"):
                 continue
@@ -92,7 +92,7 @@ async def of_disk(
             if best is None or found.peek.offset > best[0]:
                 best = found.peek.offset, directory, found.path
         if best is None and damaged is not None:
-            raise RefusedBySafety(f"nothing runs, and {damaged}; a start of the app with `orchestrator run` does")
+            raise RefusedBySafety(f"nothing runs, and {damaged}; `orchestrator run` restores what is damaged")
         if best is None and ends[partition] > starts[partition]:
             raise RefusedBySafety(
                 f"nothing runs, and {foreign}; start the app with `orchestrator run`, or name its --state-dir"
@@ -105,6 +105,10 @@ async def of_disk(
                     f"{task}: its state on disk lacks the last {lacks} of its changelog; a start of the app restores them"
                 )
     return _read(places, wanted)
+
+
+def _unread(path: Path) -> TableOnDisk:
+    return TableOnDisk(path, None, f"the folder of {path} may not be looked into: check its permissions")
 
 
 async def _read(places: list[tuple[StateDirectory, str, Path]], wanted: Wanted) -> AsyncIterator[StoredRow]:
