@@ -18,7 +18,7 @@ from orchestrator import App, Record, Table
 from orchestrator.model import Role, TaskId
 from state import manifest, snapshot
 from state.directory import StateDirectory
-from state.errors import DirectoryFull, DirectoryUnusable, StoreDeleted, TooManyFiles
+from state.errors import DirectoryFull, DirectoryUnusable, StoreDamaged, StoreDeleted, TooManyFiles
 from state.log.memory import MemoryLog
 from state.log.protocol import Fetched, NewRecord, Partition
 from state.manifest import ScopeManifest, SnapshotManifest
@@ -269,6 +269,25 @@ async def test_a_task_whose_folder_may_not_be_opened_is_tried_again_in_a_while(
             assert time.monotonic() - began >= pause_s and active.process is not None
         worker.directory.task("0_0").chmod(0o700)
     assert [line for line in caplog.messages if line.startswith("0_0: ") and "check its permissions" in line]
+
+
+async def test_a_damaged_store_that_may_not_be_wiped_leaves_its_task_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its worker kept the lock: placed there again, the task waited for ever, and said nothing."""
+    log = HeldLog()
+    prepared = await prepare(log, app_of(1))
+    with as_any_user():  # its threads are started below
+        async with restoring(tmp_path, log, prepared) as worker:
+            run = opened(worker, 0, Role.STANDBY)
+            await until(lambda: bool(run.stores))
+            worker.directory.task("0_0").chmod(0o500)
+            worker.failed(run, StoreDamaged("the store cannot be read"))
+            await run.closed()
+            worker.directory.task("0_0").chmod(0o700)
+            assert [line for line in caplog.messages if "check its permissions" in line]
+            again = opened(worker, 0, Role.STANDBY)
+            await until(lambda: bool(again.stores))
 
 
 async def test_a_task_whose_folder_is_deleted_is_given_up_before_its_store_misses_a_file(

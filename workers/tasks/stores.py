@@ -291,6 +291,15 @@ async def close(store: Store) -> StateError | None:
     return None
 
 
+async def wipe(directory: StateDirectory, scope: str, table: str) -> StateError | None:
+    """Removes a table's store beside the loop; returns why it stays: the next that opens it looks at it again."""
+    try:
+        await asyncio.to_thread(directory.wipe, scope, table)
+    except StateError as error:
+        return error
+    return None
+
+
 def _behind(opened: Mapping[str, Opened], read: OnRead | None) -> OnRead | None:
     """Positions of a task are sums over its tables: those that are open already count."""
     if read is None:

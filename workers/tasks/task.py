@@ -30,7 +30,7 @@ from workers.tasks.halts import Halt
 from workers.tasks.inbox import inbox
 from workers.tasks.port import Port, SharedTables
 from workers.tasks.snapshot_progress import GivenUp, reading
-from workers.tasks.stores import Opened, StoreOpener, close, origins, wait_for_capacity
+from workers.tasks.stores import Opened, StoreOpener, close, origins, wait_for_capacity, wipe
 
 log = logging.getLogger("orchestrator.task")
 LOCK_RETRY_S = 0.05
@@ -341,8 +341,8 @@ class TaskRun:
         for table, opened in stores.items():
             if (error := await close(opened.store)) is not None:
                 self.worker.failed(self, error)
-            if self.is_damaged:
-                await asyncio.to_thread(self.worker.directory.wipe, self.scope, table)
+            if self.is_damaged and (error := await wipe(self.worker.directory, self.scope, table)) is not None:
+                self.worker.failed(self, error)
         self._unlock()
 
     def _unlock(self) -> None:
