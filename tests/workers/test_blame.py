@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,14 @@ def test_an_error_that_shows_a_whole_record_is_shortened_in_a_dead_letter() -> N
     for letter in process.collect().outputs["dead", 0]:
         message = dict(letter.headers)["error-message"]
         assert len(message) < 11_000 and message.endswith(b"more)")
+
+
+def test_a_call_that_is_over_is_not_blamed_where_its_note_cannot_be_removed(tmp_path: Path) -> None:
+    """A crash hours later was that record's: its task was halted, or the record left out."""
+    note = CallNote(note_path(tmp_path, "one"))
+    note.write(Blame("0_0", "numbers", 0, 17, ("settle",)))
+    tmp_path.chmod(0o500)
+    with as_any_user():
+        note.clear()
+    tmp_path.chmod(0o700)
+    assert note.read(-signal.SIGSEGV) is None

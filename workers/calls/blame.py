@@ -10,6 +10,7 @@ reports the record as any failing one; else the next worker gives the record to 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -141,8 +142,12 @@ class CallNote:
             self._has_warned = True
 
     def clear(self) -> None:
-        with suppress(OSError):
+        """The call is over. Where the file may not be removed it is emptied: else a crash later on would be that call's."""
+        try:
             self._path.unlink(missing_ok=True)
+        except OSError:
+            with suppress(OSError):
+                os.truncate(self._path, 0)
 
     def read(self, code: int) -> Blame | None:
         """Returns the call during which a process ended by itself with `code` (below 0: a signal), and forgets it; None
