@@ -162,7 +162,7 @@ class StateDirectory:
     # ------------------------------------------------------------------ what is there
 
     def tasks(self) -> list[str]:
-        """Tasks that have a table on disk, by name. One whose folder may not be looked into may have some: who opens it is told."""
+        """Tasks that have a table on disk, by name. One whose folder may not be looked into may have some: opening it raises."""
         return [folder.name for folder in self._folders() if _may_have_tables(folder)]
 
     def tables(self, task: str) -> dict[str, TableOnDisk]:

@@ -148,9 +148,5 @@ def _file(name: str) -> tuple[object, ...] | None:
     if any(part.startswith(FRAMES) for part in Path(name).parts):
         return None
     facts = Path(name).stat()
-    return (
-        name,
-        facts.st_size,
-        facts.st_mtime_ns,
-        facts.st_ctime_ns,
-    )  # an archive that is unpacked sets the time of its files
+    # The last one, too: an archive that is unpacked sets the time of its files.
+    return name, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns

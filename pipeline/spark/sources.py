@@ -181,8 +181,8 @@ def _text_file(text: str) -> bool:
 
 
 def made_of(session: SparkSession, source: From) -> list[tuple[str, int, int, int]] | None:
-    """The files that a source is read from, with their sizes and times, and when those of this machine were changed; None where that is not known: other rows may come of it with
-    each look."""
+    """The files that a source is read from, with their sizes and times, and when those of this machine were changed; None where that
+    is not known: other rows may come of it with each look."""
     text = source.text.strip()
     if text.lower().startswith(f"{LOG}:"):
         return []  # what was read of a topic stays there

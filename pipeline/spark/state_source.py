@@ -118,10 +118,8 @@ class StateReader(DataSourceReader):
         return asyncio.run(_plan(self._options, self._facts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(
-            partition, TaskPart
-        ):  # Spark's own, for what has none: the key is of none of the tasks that are named
-            return
+        if not isinstance(partition, TaskPart):
+            return  # Spark's own, where there is none: the key is of none of the tasks that are named
         found = self._facts
         schema = pa.schema([(name, arrow) for name, _, arrow in found.schema])
         with ExitStack() as stack:

@@ -40,9 +40,7 @@ _uint32 = struct.Struct(">I").unpack_from
 _int64 = struct.Struct(">q").unpack_from
 _timestamps = struct.Struct(">qq")
 _int16 = struct.Struct(">h").unpack_from
-_place = struct.Struct(
-    ">qi11xi"
-).unpack_from  # base, length, delta: in one call, for it is made for every row that is read
+_place = struct.Struct(">qi11xi").unpack_from  # base, length, delta, in one call: it is made for each row that is read
 
 
 class Batch(NamedTuple):
