@@ -197,23 +197,28 @@ class StateDirectory:
                     shutil.rmtree(folder)
 
     def clean(self, keep: Collection[str], *, delay_ms: int, now_ms: int) -> list[str]:
-        """Remove the folders of tasks not in `keep` that are not locked and were not written for `delay_ms`."""
+        """Remove the folders of tasks not in `keep` that are not locked and were not written for `delay_ms`. Raises
+        DirectoryUnusable of the first that cannot be removed, when the others are gone."""
         removed: list[str] = []
+        problem: DirectoryUnusable | None = None
         for folder in self._folders():
-            task = folder.name
-            if task in keep or now_ms - _newest_ms(folder) < delay_ms:
+            if folder.name in keep or now_ms - _newest_ms(folder) < delay_ms:
                 continue
             try:
-                lock = self.lock(task)
+                with self.lock(folder.name), _clear(folder):
+                    # The lock file goes last and under the lock: a process that opened it meanwhile sees that it is gone.
+                    self.wipe(folder.name)
+                    (folder / LOCK_FILE).unlink()
+                    with suppress(OSError):  # not empty: a worker begins the task anew at this moment
+                        folder.rmdir()
             except DirectoryLocked:
                 continue
-            with lock, _clear(folder):
-                # The lock file goes last and under the lock: a process that opened it meanwhile sees that it is gone.
-                self.wipe(task)
-                (folder / LOCK_FILE).unlink()
-                with suppress(OSError):  # not empty: a worker begins the task anew at this moment
-                    folder.rmdir()
-                removed.append(task)
+            except DirectoryUnusable as error:
+                problem = problem or error
+                continue
+            removed.append(folder.name)
+        if problem is not None:
+            raise problem
         return removed
 
 

@@ -192,6 +192,7 @@ def test_a_folder_that_may_not_be_looked_into_is_not_gone_and_hides_no_other(
         if what == "task":
             with pytest.raises(DirectoryUnusable, match="check its permissions"):
                 directory.clean([], delay_ms=0, now_ms=wall_ms() + 1)
+            assert directory.tasks() == ["0_0"], "what comes behind it stayed for ever"
     closed.chmod(0o700)
 
 

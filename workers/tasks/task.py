@@ -263,6 +263,7 @@ class TaskRun:
         if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
             return  # given up meanwhile
         self.halt, self.halt_is_written, self.held_epoch, self._ending = halt, True, epoch, None
+        self.committed = dict(committed)
         if halt is not None and not halt.skip:
             self._report_started()
             return
@@ -279,8 +280,7 @@ class TaskRun:
         )
         skips.leave_out_calls(halt, self.process)
         self.worker.caution.watch_due_calls(self.scope, self.process)
-        self.merger, self.committed = inbox(self.process), dict(committed)
-        self.first_done, self.last_ms, self.pause_ms = False, 0, 0
+        self.merger, self.first_done, self.last_ms, self.pause_ms = inbox(self.process), False, 0, 0
         self.worker.records.start(self)
         for partition, position in committed.items():
             self.worker.records.add(self, partition, position)

@@ -1,4 +1,5 @@
-"""What the active tasks of a worker do, looked at every heartbeat; the heartbeats carry it.
+"""What the active tasks of a worker do, looked at every heartbeat; the heartbeats carry it. Of those that are halted, too: what
+waits for them grows.
 
 One rule: what is as it was costs nothing: the size of a task at rest is not measured, and its facts are not sent again.
 """
@@ -39,13 +40,14 @@ class Measuring:
         """Positions of running tasks, with which the group compares copies, and the other facts of them."""
         worker = self._worker
         self._round += 1
-        seen = [(run, run.epoch) for run in worker.active()], worker.commits
-        ends = await inputs.ends(worker.log, worker.active())
+        halted = [run for run in worker.runs.values() if run.halt is not None and run.process is None]
+        seen = [(run, run.epoch) for run in (*worker.active(), *halted)], worker.commits
+        ends = await inputs.ends(worker.log, [*worker.active(), *halted])
         is_weighed = worker.spec.instance.settings.weights != "given"  # by rates, which fall where nothing happens
         if (seen, ends) == self._last and self._round % SIZE_EVERY and not is_weighed:
             return  # nothing was written, and nothing committed
         self._last = seen, ends
-        lags = inputs.lags(ends, worker.active())
+        lags = inputs.lags(ends, [*worker.active(), *halted])
         found: dict[TaskRun, int] = {}
         for run in worker.active():
             found[run] = position = run.position()
@@ -54,8 +56,8 @@ class Measuring:
                 worker.event(Progress(run.id, position, position))
         facts: dict[TaskId, tuple[int, int, int, int]] = {
             run.id: TaskFacts(lags.get(run.scope, 0), self._size(run, position), run.records, run.pause_ms)
-            for run, position in found.items()
-            if run.process is not None
+            for run, position in (found | {run: run.position() for run in halted}).items()
+            if run.process is not None or run.halt is not None
         }
         worker.event(Measured(facts))
 

@@ -17,11 +17,11 @@ LIFETIME_PARTS = 8  # how often positions are committed again while a log keeps 
 
 
 async def _clean(worker: UpkeepPort) -> None:
-    keep = [str(task) for task in worker.held()]
-    await asyncio.to_thread(
-        worker.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=worker.surroundings.wall_ms()
-    )
-    await worker.scan_disk()
+    keep, now_ms = [str(task) for task in worker.held()], worker.surroundings.wall_ms()
+    with suppress(DirectoryUnusable):  # it keeps what is stale; a task that is placed here says what is wrong
+        await asyncio.to_thread(worker.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=now_ms)
+    with suppress(DirectoryUnusable):
+        await worker.scan_disk()
 
 
 async def run(worker: UpkeepPort) -> None:
@@ -34,6 +34,5 @@ async def run(worker: UpkeepPort) -> None:
             committed_again = clock()
             for one in worker.active():
                 worker.commit_again(one)
-        with suppress(DirectoryUnusable):  # it keeps what is stale; a task that is placed here says what is wrong
-            await _clean(worker)
+        await _clean(worker)
         await inputs.trim(worker.log, worker.prepared.topics, worker.active())
