@@ -78,11 +78,21 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
+        if (ended := _asked_to_end(error)) is not None:
+            return ended
         if debug or is_unwritable(error):
             raise
         if why := _folder_is_no_place(error):
             return fail(f"{why} run the command in another folder", 2)
         return report(error)
+
+
+def _asked_to_end(error: BaseException | None) -> int | None:
+    """The exit code of a signal that came while a class was made: Python before 3.12 raises a RuntimeError from whatever ends
+    a `__set_name__`. None where it was no signal."""
+    while error is not None and not isinstance(error, SystemExit | KeyboardInterrupt):
+        error = error.__cause__
+    return 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "code", None)
 
 
 def _folder_is_no_place(error: Exception) -> str:

@@ -49,9 +49,25 @@ def test_run_is_interrupted_at_any_moment(console: Console, number: int) -> None
     assert console.balance("ann") == "1\n"
 
 
+IN_A_CLASS = """
+class Named:
+    def __set_name__(self, owner, name):
+        {}
+
+
+class Owner:
+    named = Named()
+"""
+
+
+@pytest.mark.parametrize("around", ["{}", IN_A_CLASS], ids=["module", "class"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_the_app_is_imported_is_not_its_mistake(console: Console, number: int, code: int) -> None:
-    console.write("slow.py", f"import os\nos.kill(os.getpid(), {number})\nfrom bank import app")
+def test_a_signal_while_the_app_is_imported_is_not_its_mistake(
+    console: Console, number: int, code: int, around: str
+) -> None:
+    """While a class is made, Python before 3.12 makes another error of it."""
+    kill = around.format(f"os.kill(os.getpid(), {number})")
+    console.write("slow.py", f"import os\n{kill}\nfrom bank import app")
     done = console("run", "slow:app")
     assert (done.code, done.err) == (code, ""), done
 

@@ -125,17 +125,19 @@ async def times(tmp_path: Path, app: App, log: MemoryLog | None = None) -> list[
     worker.event(Assigned(Assignment(1, 1, active={task: 1})))
     life = asyncio.create_task(worker.run())
 
+    def sent() -> list[int]:
+        part = log.fetch(Partition("out", 0), 0, 1 << 20)
+        return [] if part is None else [record.timestamp_ms for record in decode(part.data, 0)]
+
     async def all_sent() -> bool:
-        return (await log.ends([Partition("out", 0)]))[Partition("out", 0)] >= 40
+        return len(sent()) >= 40  # an end counts the markers of transactions, too
 
     try:
         await _until(all_sent)
     finally:
         worker.stop()
         await asyncio.wait([life])
-    part = log.fetch(Partition("out", 0), 0, 1 << 20)
-    assert part is not None
-    return [record.timestamp_ms for record in decode(part.data, 0)]
+    return sent()
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
