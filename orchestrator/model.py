@@ -6,9 +6,11 @@ One rule: plain values only; nothing here decides anything. Everything in orches
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, NamedTuple
+
+import msgspec
 
 from orchestrator.durations import parse_duration_ms
 from orchestrator.setting import (
@@ -66,8 +68,7 @@ def up_to(protocol: Protocol) -> tuple[Protocol, ...]:
     return PROTOCOL_ORDER[: PROTOCOL_ORDER.index(protocol) + 1]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """What is known of a task beside its id. `weight` is its share of load; `state_bytes` 0 where unknown."""
 
     id: TaskId
@@ -86,8 +87,7 @@ class TaskRange(NamedTuple):
     weight: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """An owner record as the log holds it. `writer` "" means that the task has no owner."""
 
     task: TaskId
@@ -101,8 +101,7 @@ class Owner:
         return Owner(self.task, self.epoch + 1, self.member, "", term)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True):
     """A copy of a task's state as its holder reports it. Positions are sums over the task's changelogs.
 
     `ready` is the holder's own announcement (learners); `eta_ms` the time until it is level, where that is known;
@@ -131,8 +130,7 @@ class Ending(NamedTuple):
     last_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(msgspec.Struct, frozen=True):
     """Proof that an owner gave up a task: the epoch it held; the wall times in ms of its last commit of records
     (0: none) and of the moment it stopped (0: it never ran it); and where it ended, if it ran it and can say so."""
 
@@ -142,8 +140,7 @@ class Released:
     ending: Ending | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessingStarted:
+class ProcessingStarted(msgspec.Struct, frozen=True):
     """When an owner began with a task at an epoch, and its first commit of records (0: none yet); wall ms. `from_ms`: the
     last commit before it, as the log has it (0: not known). `awaited`: there was input to read when it began."""
 
@@ -164,8 +161,7 @@ class TaskFacts(NamedTuple):
     pause_max_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemberStatus:
+class MemberStatus(msgspec.Struct, frozen=True):
     """Everything a member says of itself, whole, with every heartbeat (level-triggered).
 
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
@@ -176,14 +172,14 @@ class MemberStatus:
 
     generation: int = 0
     term: int = 0  # the highest seen; 0 says that the member is new to the group
-    active: Mapping[TaskId, int] = field(default_factory=dict)
-    copies: Mapping[TaskId, Copy] = field(default_factory=dict)
-    disk: Mapping[TaskId, int] = field(default_factory=dict)
-    released: Mapping[TaskId, Released] = field(default_factory=dict)
-    ends: Mapping[TaskId, int] = field(default_factory=dict)
-    started: Mapping[TaskId, ProcessingStarted] = field(default_factory=dict)
-    facts: Mapping[TaskId, tuple[int, int, int, int]] = field(default_factory=dict)
-    weights: Mapping[TaskId, int] = field(default_factory=dict)
+    active: Mapping[TaskId, int] = msgspec.field(default_factory=dict)
+    copies: Mapping[TaskId, Copy] = msgspec.field(default_factory=dict)
+    disk: Mapping[TaskId, int] = msgspec.field(default_factory=dict)
+    released: Mapping[TaskId, Released] = msgspec.field(default_factory=dict)
+    ends: Mapping[TaskId, int] = msgspec.field(default_factory=dict)
+    started: Mapping[TaskId, ProcessingStarted] = msgspec.field(default_factory=dict)
+    facts: Mapping[TaskId, tuple[int, int, int, int]] = msgspec.field(default_factory=dict)
+    weights: Mapping[TaskId, int] = msgspec.field(default_factory=dict)
     leaving: bool = False
     bounce: bool = False
     notice: str = ""
@@ -195,8 +191,7 @@ class MemberStatus:
         return None if found is None else TaskFacts(*found)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
+class JoinRequest(msgspec.Struct, frozen=True):
     """How a worker introduces itself. `member` = instance id + worker number; `incarnation` is new at each process
     start, and `writer` (the transactional id) is made of both and never used again. `tasks` is what its version of the
     app has; None: the same as the coordinator's own. `address`: where its instance answers queries. `guarantee`: of its version of the
@@ -216,8 +211,7 @@ class JoinRequest:
     guarantee: str = EXACTLY_ONCE
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """What a member should hold now, whole. Obeyed only if `term` is the highest the member has seen.
 
     `active` carries the epoch that the owner record was written with; `release` names tasks (with that epoch) whose
@@ -228,15 +222,15 @@ class Assignment:
 
     generation: int
     term: int
-    active: Mapping[TaskId, int] = field(default_factory=dict)
-    release: Mapping[TaskId, int] = field(default_factory=dict)
+    active: Mapping[TaskId, int] = msgspec.field(default_factory=dict)
+    release: Mapping[TaskId, int] = msgspec.field(default_factory=dict)
     learners: tuple[TaskId, ...] = ()
     standbys: tuple[TaskId, ...] = ()
     protocol: Protocol = Protocol.LEARNER
     leaving: bool = False
     shutdown: bool = False
-    weights: Mapping[TaskId, int] = field(default_factory=dict)
-    endings: Mapping[TaskId, Ending] = field(default_factory=dict)
+    weights: Mapping[TaskId, int] = msgspec.field(default_factory=dict)
+    endings: Mapping[TaskId, Ending] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

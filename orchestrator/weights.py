@@ -6,7 +6,8 @@ Weights that are measured come from member/load_meter.py. Used by the command li
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from orchestrator.errors import WrongUse
 from orchestrator.model import Task

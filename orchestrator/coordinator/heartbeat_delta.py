@@ -8,7 +8,6 @@ column has the keys that it had, in the order in which they were sent. Used by w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +18,7 @@ from orchestrator.errors import ProtocolError
 from orchestrator.group.shared_keys import SharedKeys
 from orchestrator.model import COUNT_MAX, TASKS_MAX, MemberStatus, TaskId
 
-FIELDS = tuple(field.name for field in fields(MemberStatus))
+FIELDS = MemberStatus.__struct_fields__
 WIDE = {"facts"}  # several columns, for several values a task
 COLUMNS = (list, tuple)
 NOTHING = (UNSET,) * len(FIELDS)

@@ -1,4 +1,4 @@
-"""What the group receives and what it wants done: one dataclass each.
+"""What the group receives and what it wants done: one struct each.
 
 One rule: the result of an effect comes back as the next event; the core never waits. Shells perform effects.
 """
@@ -6,7 +6,8 @@ One rule: the result of an effect comes back as the next event; the core never w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from orchestrator.model import Assignment, JoinRequest, MemberStatus, Owner, TaskId
 from orchestrator.task_assignor.view import TargetAssignment, View
@@ -14,8 +15,7 @@ from orchestrator.task_assignor.view import TargetAssignment, View
 # ---- events
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """A worker opened a session (first, again, or after a reconnect) and reported its whole status."""
 
     session: int
@@ -23,45 +23,39 @@ class Joined:
     status: MemberStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """A member's whole status; at once after a change, else every heartbeat interval."""
 
     session: int
     status: MemberStatus
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEnded:
+class SessionEnded(msgspec.Struct, frozen=True):
     """The connection is gone. That is not death: the session may be resumed."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class OwnersRecorded:
+class OwnersRecorded(msgspec.Struct, frozen=True):
     """The owner records are in the log; their grants may go out."""
 
     records: tuple[Owner, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fenced:
+class Fenced(msgspec.Struct, frozen=True):
     """The log refuses this transactional id from now on; `tasks` are those it had."""
 
     transactional_id: str
     tasks: tuple[TaskId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(msgspec.Struct, frozen=True):
     """A process that knows it reports that a member is dead (an operator, a supervisor): do not wait for its session."""
 
     member: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
+class Leaving(msgspec.Struct, frozen=True):
     """Mark instances as leaving, beside those that leave already. `resumed`: read from the log by a new coordinator, before the first member has joined."""
 
     operation: str
@@ -71,26 +65,22 @@ class Leaving:
     resumed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UndoLeaving:
+class UndoLeaving(msgspec.Struct, frozen=True):
     """Take all scale-downs that run back; their learners finish what they began."""
 
 
-@dataclass(frozen=True, slots=True)
-class TargetComputed:
+class TargetComputed(msgspec.Struct, frozen=True):
     """The answer to ComputeTarget: where tasks belong, by the view that was sent with it."""
 
     number: int
     target: TargetAssignment
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
+class Gathered(msgspec.Struct, frozen=True):
     """Members that were here before this coordinator have had the time to come back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
 
@@ -111,54 +101,47 @@ Event = (
 # ---- effects
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send an assignment over a session."""
 
     session: int
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(msgspec.Struct, frozen=True):
     """End a session; `fenced` tells the worker that its transactional id is refused from now on."""
 
     session: int
     fenced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RecordOwners:
+class RecordOwners(msgspec.Struct, frozen=True):
     """Write owner records into the log under the lease; the answer is OwnersRecorded."""
 
     records: tuple[Owner, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True):
     """Have the log refuse this transactional id; the answer is Fenced."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeTarget:
+class ComputeTarget(msgspec.Struct, frozen=True):
     """Place the tasks of this view, which takes long; go on with other events meanwhile. The answer is TargetComputed."""
 
     number: int
     view: View
 
 
-@dataclass(frozen=True, slots=True)
-class OperationEnded:
+class OperationEnded(msgspec.Struct, frozen=True):
     """A scale-down came to its end: "done", "rolled back" or "forced"."""
 
     operation: str
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(msgspec.Struct, frozen=True):
     """A task changed hands. `gap_ms`: from the last commit of the old owner to the first of the new (None: none on one
     side, yet). `pause_ms`: that part of it in which there was something to do, see hand_overs.py (None: not known).
     The event comes twice where the first commit comes later."""
@@ -171,8 +154,7 @@ class HandedOver:
     pause_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
+class Announced(msgspec.Struct, frozen=True):
     """Something a person reads: `S2 shuts down`, `S1 fenced`, `S1 rejoined`."""
 
     text: str

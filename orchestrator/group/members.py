@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, KeysView
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from orchestrator.group.topology_versions import Version
 from orchestrator.model import Assignment, JoinRequest, MemberStatus, Owner, Protocol, TaskId

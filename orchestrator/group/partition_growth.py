@@ -8,7 +8,8 @@ Used by step.py and membership.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from orchestrator.group import changes as ch
 from orchestrator.group.members import Member

@@ -7,9 +7,11 @@ members right by themselves. Only owner records are durable; the rest is rebuilt
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from orchestrator.group.end_offsets import EndOffsets
 from orchestrator.group.members import Member, Members, is_released

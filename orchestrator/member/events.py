@@ -1,21 +1,19 @@
-"""What a worker's machine receives and what it wants done: one dataclass each. The machine is machine.py."""
+"""What a worker's machine receives and what it wants done: one struct each. The machine is machine.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from orchestrator.model import Assignment, Ending, Role, TaskId
 
 # ---- events
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
+class Assigned(msgspec.Struct, frozen=True):
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """An active task has caught up with its changelog and processes since `at_ms` (wall). `from_ms`, `awaited`: see
     ProcessingStarted."""
 
@@ -25,16 +23,14 @@ class Started:
     awaited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRecord:
+class FirstRecord(msgspec.Struct, frozen=True):
     """The first commit of records in this epoch (wall ms), for the timing of the hand-over."""
 
     task: TaskId
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseDone:
+class ReleaseDone(msgspec.Struct, frozen=True):
     """The batch is finished and committed; wall ms of the last commit of records (0: none) and of
     the stop; where it ended, for the next owner."""
 
@@ -45,8 +41,7 @@ class ReleaseDone:
     ending: Ending | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """How far a copy has come: sums of positions and ends over the task's changelogs."""
 
     task: TaskId
@@ -54,8 +49,7 @@ class Progress:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """A copy reads a snapshot: it is as far as if at `position`, and not open yet."""
 
     task: TaskId
@@ -63,49 +57,42 @@ class Reading:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """What the active tasks do: see MemberStatus.facts."""
 
     facts: dict[TaskId, tuple[int, int, int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(msgspec.Struct, frozen=True):
     """Tasks whose commit the log refused, or that failed here: given up without a commit."""
 
     tasks: frozenset[TaskId]
 
 
-@dataclass(frozen=True, slots=True)
-class WriterLost:
+class WriterLost(msgspec.Struct, frozen=True):
     """The log or the coordinator says that this writer is fenced: everything is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSeen:
+class DiskSeen(msgspec.Struct, frozen=True):
     """State that lies on disk unused: task -> position."""
 
     disk: dict[TaskId, int]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOpened:
+class SessionOpened(msgspec.Struct, frozen=True):
     """Connected to a coordinator of `term`."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed:
+class Noticed(msgspec.Struct, frozen=True):
     """What an operator should know of this worker by now: see MemberStatus.notice, and log_away."""
 
     notice: str
     log_away: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveWanted:
+class LeaveWanted(msgspec.Struct, frozen=True):
     """This instance was asked to leave for good (drain)."""
 
 
@@ -128,8 +115,7 @@ MemberEvent = (
 # ---- effects
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(msgspec.Struct, frozen=True):
     """Begin to hold a task: as a copy (epoch 0), or as active at `epoch`; `ending`: from where the owner before has left it."""
 
     task: TaskId
@@ -138,8 +124,7 @@ class Open:
     ending: Ending | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRole:
+class ChangeRole(msgspec.Struct, frozen=True):
     """The state stays open; only the role changes (learner or standby to active, learner to standby and back)."""
 
     task: TaskId
@@ -148,40 +133,34 @@ class ChangeRole:
     ending: Ending | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Revoked: finish the batch, commit, answer ReleaseDone; then the state stays open as a copy, or is closed."""
 
     task: TaskId
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """Close a copy; its state stays on disk."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """Lost: give up without a commit; what is not committed is forgotten."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """Send the whole status now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejoin:
+class Rejoin(msgspec.Struct, frozen=True):
     """Come back as a new incarnation under a new writer id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(msgspec.Struct, frozen=True):
     """Nothing is left here: shut down."""
 
 

@@ -6,8 +6,10 @@ up never runs again. The life cycle of a held task is the table below. The shell
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from orchestrator.member.events import (
     Assigned,

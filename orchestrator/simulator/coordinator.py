@@ -7,8 +7,9 @@ the ledger has refused it, it does nothing more. Who looks on (judges, measures)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol, final
+
+from msgspec.structs import replace
 
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group

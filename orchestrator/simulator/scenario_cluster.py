@@ -6,8 +6,9 @@ Used by scenario.py, which reads the commands and prints what came of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from orchestrator.group import events as ev
 from orchestrator.group.assignor_view import build_view

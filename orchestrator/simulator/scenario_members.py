@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from orchestrator.group.topology_versions import expand, ranges
 from orchestrator.member import events as mem

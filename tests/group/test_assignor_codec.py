@@ -43,7 +43,10 @@ def any_views(draw: st.DrawFn) -> View:
     orphans = draw(st.dictionaries(some, names, max_size=4))
     return replace(
         view,
-        tasks={t: replace(task, state_bytes=draw(st.integers(0, 1 << 40))) for t, task in view.tasks.items()},
+        tasks={
+            t: msgspec.structs.replace(task, state_bytes=draw(st.integers(0, 1 << 40)))
+            for t, task in view.tasks.items()
+        },
         members={} if draw(st.integers(0, 20)) == 0 else view.members,
         active={
             **{t: owner for t, owner in view.active.items() if t not in orphans},
@@ -72,9 +75,9 @@ def test_the_plan_that_comes_back_is_the_one_of_the_view(sequence: list[tuple[Vi
         if how == "others":
             tasks = view.tasks
         elif how == "alike":  # a table of its own that says the same
-            tasks = {t: replace(task) for t, task in tasks.items()}
+            tasks = {t: msgspec.structs.replace(task) for t, task in tasks.items()}
         elif how == "heavier":
-            tasks = {t: replace(task, weight=task.weight + 1) for t, task in tasks.items()}
+            tasks = {t: msgspec.structs.replace(task, weight=task.weight + 1) for t, task in tasks.items()}
         now = replace(view, tasks=tasks, learners={t: it for t, it in view.learners.items() if t in tasks})
         try:
             wanted = assign_tasks(now)
@@ -107,7 +110,7 @@ def test_tasks_travel_once() -> None:
     asking, encoder, view = RequestEncoder(), ResponseEncoder(), at_rest(600)
     first, second = (last(asking.request(view)) for _ in range(2))
     assert len(second) < len(first) / 2
-    alike = replace(view, tasks={t: replace(task) for t, task in view.tasks.items()})
+    alike = replace(view, tasks={t: msgspec.structs.replace(task) for t, task in view.tasks.items()})
     assert len(last(asking.request(alike))) == len(second)
     with pytest.raises(ProtocolError, match="the first request must bring the tasks"):
         encoder.answer(second)

@@ -3,10 +3,10 @@ nobody is fenced for a release that nobody waits for any more."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.explain.task import explain_task
 from orchestrator.group import events as ev

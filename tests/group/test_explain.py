@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from orchestrator.explain.task import explain_task, why_not_planned
@@ -121,7 +122,10 @@ def test_a_learner_that_waits_for_the_log() -> None:
             learner = here.members.get(name)
             assert learner is not None and learner.session is not None
             here.step(
-                ev.Heartbeat(learner.session, replace(learner.status, notice="waits for the log: full", log_away=True)),
+                ev.Heartbeat(
+                    learner.session,
+                    msgspec.structs.replace(learner.status, notice="waits for the log: full", log_away=True),
+                ),
                 here.last_step_ms,
             )
             assert f"{name}: waits for the log: full" in explain_task(here, task)[1]

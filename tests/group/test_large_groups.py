@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,10 +74,10 @@ def test_nothing_holds_when_a_member_is_gone_or_leaves_or_settings_change() -> N
 
 def test_weights_may_change_but_tasks_may_not() -> None:
     plan, asked = assign_tasks(view()), view()
-    heavier = {t: replace(task, weight=5) for t, task in asked.tasks.items()}
+    heavier = {t: msgspec.structs.replace(task, weight=5) for t, task in asked.tasks.items()}
     assert still_valid(plan, asked, replace(asked, tasks=heavier)) is plan
     fewer = {t: task for t, task in asked.tasks.items() if t != TASKS[2]}
-    stateless = {t: replace(task, stateful=False) for t, task in asked.tasks.items()}
+    stateless = {t: msgspec.structs.replace(task, stateful=False) for t, task in asked.tasks.items()}
     for tasks in (fewer, stateless):
         assert still_valid(plan, asked, replace(asked, tasks=tasks)) is None
 
@@ -223,7 +224,11 @@ def test_plans_that_go_stale_again_and_again_are_made_at_once_in_the_end() -> No
         stale = group.computing
         assert stale is not None
         group.step(
-            ev.Joined(100 + number, replace(join_request, member=f"T{number}", writer=f"T{number}#1"), MemberStatus()),
+            ev.Joined(
+                100 + number,
+                msgspec.structs.replace(join_request, member=f"T{number}", writer=f"T{number}#1"),
+                MemberStatus(),
+            ),
             number,
         )
         effects = group.step(ev.TargetComputed(group.targets_asked, assign_tasks(stale)), number)

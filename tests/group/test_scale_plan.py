@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orchestrator.errors import WrongUse
 from orchestrator.group.scale_plan import Amount, choose, choose_leaving, parse_amount, target_size

@@ -3,10 +3,10 @@ the ledger and its fences, and a coordinator whom the ledger refuses."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.group import events as ev
 from orchestrator.member import events as mem

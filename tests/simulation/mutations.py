@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from unittest.mock import patch
 
+import msgspec
+
 from orchestrator.group import (
     assignments,
     assignor_view,
@@ -63,7 +65,7 @@ def grant_before_record(stack: ExitStack) -> None:
     def early(the_group: Group, who: object, owned: object) -> object:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         coming = {t: o.epoch for t, o in the_group.recording.items() if o.member == who.name}  # type: ignore[attr-defined]
-        return replace(given, active={**given.active, **coming})
+        return msgspec.structs.replace(given, active={**given.active, **coming})
 
     _patch(stack, assignments, "assignment_of", early)
 
@@ -106,7 +108,7 @@ def forget_release_proof(stack: ExitStack) -> None:
     original = MemberMachine.status
 
     def status(self: MemberMachine) -> object:
-        return replace(original(self), released={})
+        return msgspec.structs.replace(original(self), released={})
 
     _patch(stack, MemberMachine, "status", status)
 
@@ -208,7 +210,7 @@ def forget_resumed_operation(stack: ExitStack) -> None:
     original = scale_down.mark
 
     def leave(the_group: Group, event: object) -> ch.Decisions:
-        return original(the_group, replace(event, resumed=False))  # type: ignore[type-var]
+        return original(the_group, msgspec.structs.replace(event, resumed=False))  # type: ignore[type-var]
 
     _patch(stack, scale_down, "mark", leave)
 
@@ -219,7 +221,7 @@ def leave_with_tasks(stack: ExitStack) -> None:
 
     def early(the_group: Group, who: object, owned: object) -> object:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
-        return replace(given, active={}, release={}, shutdown=True) if given.leaving else given
+        return msgspec.structs.replace(given, active={}, release={}, shutdown=True) if given.leaving else given
 
     _patch(stack, assignments, "assignment_of", early)
 
@@ -278,7 +280,7 @@ def forget_to_ask(stack: ExitStack) -> None:
     def assignment_of(the_group: Group, who: object, owned: object) -> object:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         proven = who.status.released  # type: ignore[attr-defined]
-        return replace(given, release={t: e for t, e in given.release.items() if t not in proven})
+        return msgspec.structs.replace(given, release={t: e for t, e in given.release.items() if t not in proven})
 
     _patch(stack, assignments, "assignment_of", assignment_of)
 

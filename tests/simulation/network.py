@@ -7,8 +7,10 @@ there is no order: what lingers of one may arrive after the next has spoken.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from orchestrator.coordinator.heartbeat_delta import DeltaDecoder, DeltaEncoder
 from orchestrator.coordinator.messages import FullStatus, StatusDelta

@@ -4,11 +4,11 @@ over, is asked no more once the group has another."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.coordinator import admin, messages
 from orchestrator.coordinator.connection import Connection

@@ -8,8 +8,9 @@ loop sends it events, and performs its effects. At most one commit of a worker i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from orchestrator.model import TaskId
 
@@ -57,29 +58,25 @@ SHARE_LIFE: dict[tuple[Share, str], Share] = {
 # ---- events
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """A task processes from now on."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """A task is given up without a commit: fenced, refused, or its state failed."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class CallsBegan:
+class CallsBegan(msgspec.Struct, frozen=True):
     """Calls of this task are under way, and the loop goes on meanwhile (async processors)."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class CallsEnded:
+class CallsEnded(msgspec.Struct, frozen=True):
     """No call of this task is under way. `completed`: it has completed records that no commit has taken. `failed`: a
     processor stopped, or a call was undone: what was taken for these calls is not all completed, and no other begins."""
 
@@ -88,32 +85,27 @@ class CallsEnded:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """A task has completed records that no commit has taken."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseAsked:
+class ReleaseAsked(msgspec.Struct, frozen=True):
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class CommitDue:
+class CommitDue(msgspec.Struct, frozen=True):
     """The commit interval has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitEnded:
+class CommitEnded(msgspec.Struct, frozen=True):
     """The outcome is known, or known to be unknown: these tasks are through; the others of it are lost, and named separately."""
 
     through: frozenset[TaskId]
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(msgspec.Struct, frozen=True):
     """The worker stops in order."""
 
 
@@ -122,37 +114,32 @@ Event = Started | Lost | CallsBegan | CallsEnded | Completed | ReleaseAsked | Co
 # ---- effects
 
 
-@dataclass(frozen=True, slots=True)
-class BeginCommit:
+class BeginCommit(msgspec.Struct, frozen=True):
     """Take what these tasks have completed, and commit it; CommitEnded answers."""
 
     tasks: tuple[TaskId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(msgspec.Struct, frozen=True):
     """Everything of this task is committed and nothing of it is under way: it is given up, with the proof."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class Halted:
+class Halted(msgspec.Struct, frozen=True):
     """What this task completed before its call failed is committed."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """Nothing is under way and nothing is left to commit: the worker may end."""
 
 
 Effect = BeginCommit | Released | Halted | Stopped
 
 
-@dataclass(slots=True)
-class _Task:
+class _Task(msgspec.Struct):
     work: Work = Work.PROCESSING
     share: Share = Share.CLEAN
     in_calls: bool = False

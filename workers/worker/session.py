@@ -11,7 +11,8 @@ import contextlib
 import logging
 import os
 import socket
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import ConnectionEnded
