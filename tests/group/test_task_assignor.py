@@ -70,7 +70,7 @@ def views(draw: st.DrawFn) -> View:
 
 
 @given(views())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_task_has_one_owner_and_copies_keep_apart(view: View) -> None:
     plan = assign_tasks(view)
     assert plan.active.keys() == view.tasks.keys()
@@ -92,7 +92,7 @@ def test_every_task_has_one_owner_and_copies_keep_apart(view: View) -> None:
 
 
 @given(views())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_new_learners_stay_in_the_budget_and_current_ones_are_kept(view: View) -> None:
     plan = assign_tasks(view)
     if view.protocol is not Protocol.LEARNER:
@@ -118,7 +118,7 @@ def test_new_learners_stay_in_the_budget_and_current_ones_are_kept(view: View) -
 
 
 @given(views(), st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_order_of_arrival_does_not_matter(view: View, chance: object) -> None:
     def shuffled(mapping: object) -> dict:  # type: ignore[type-arg]
         items = list(mapping.items())  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def carried_out(view: View, plan: TargetAssignment) -> View:
 
 
 @given(views())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_plans_come_to_rest_balanced_and_leavers_end_empty(view: View) -> None:
     view = replace(view, silent=frozenset())  # whom nobody can reach is waited for
     rounds = 6 * len(view.tasks) + 6
@@ -271,7 +271,7 @@ def test_a_ready_learner_that_cannot_be_reached_takes_nothing_over() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 3), st.integers(1, 2), st.sampled_from(list(Protocol)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_standbys_spread_over_those_who_came_later_and_stay_there(
     partitions: int, hosts: int, more: int, wanted: int, protocol: Protocol
 ) -> None:
@@ -318,7 +318,7 @@ def test_standbys_spread_over_those_who_came_later_and_stay_there(
     st.integers(1, 3),
     st.integers(1, 2),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_standbys_leave_the_zone_of_another_copy_once_there_is_a_zone_without(
     partitions: int, hosts: list[tuple[str, int]], first: int, wanted: int
 ) -> None:

@@ -24,7 +24,7 @@ async def test_nothing_is_lost_or_doubled(kind: str, moment: float, tmp_path: Pa
     assert report.ok, report
 
 
-@pytest.mark.parametrize("kind", ["instance", "coordinator"])
+@pytest.mark.parametrize("kind", [pytest.param("instance", marks=pytest.mark.long), "coordinator"])
 async def test_columns_lose_and_double_nothing(kind: str, tmp_path: Path) -> None:
     report = await life(tmp_path, kind, 0.4, shape="columns")
     assert report.ok, report
@@ -49,7 +49,12 @@ async def test_scaling_under_load_loses_and_doubles_nothing(how: str, tmp_path: 
     assert report.ok, report
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+OFTEN = ("sync", "async", "columns")  # the others with `make test-long` and `make kill`
+
+
+@pytest.mark.parametrize(
+    "shape", [shape if shape in OFTEN else pytest.param(shape, marks=pytest.mark.long) for shape in SHAPES]
+)
 async def test_orderly_stops_lose_and_double_nothing(shape: str, tmp_path: Path) -> None:
     records = 4_000 if shape == "async" else 12_000
     report = await stops(tmp_path, shape, [round(CHOICE.uniform(n / 4, (n + 1) / 4), 3) for n in range(3)], records)

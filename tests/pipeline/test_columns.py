@@ -281,7 +281,7 @@ class Note(msgspec.Struct):
     ids=str,
 )
 @pytest.mark.parametrize("fewest", [orders.FEWEST, 0], ids=["as they come", "in their order"])
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)  # of each of sixteen
 @given(st.data())
 def test_a_table_by_arrays_is_the_table(type_: Any, values: list[Any], fewest: int, data: st.DataObject) -> None:
     """A walk of put, get and delete over one table, by key and by arrays: the same stored bytes and changelog."""

@@ -170,7 +170,7 @@ SHAPES = st.sampled_from(["one step", "two steps", "beside sync", "rekeyed"])
 TURNS = st.none() | st.integers(0, 40)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(
     SHAPES,
     st.integers(2, 5),

@@ -15,7 +15,7 @@ from tests.simulation.find import breaks
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.world import World
 
-LIVES, CHUNK, SHORT = 150, 25, 75  # the others are `make test-long`'s: they are the same ones in every run
+LIVES, CHUNK, SHORT = 150, 25, 50  # the others are `make test-long`'s: they are the same ones in every run
 FIRSTS = [pytest.param(first, marks=pytest.mark.long if first >= SHORT else ()) for first in range(0, LIVES, CHUNK)]
 
 
@@ -57,7 +57,12 @@ def test_an_end_that_is_looked_up_is_the_highest_that_was_ever_told(monkeypatch:
     assert asked > 500
 
 
-@pytest.mark.parametrize("name", sorted(MUTATIONS))
+SLOW = ("ignore_versions",)  # a life that never comes to rest: as long as twenty others
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in sorted(MUTATIONS)]
+)
 def test_every_removed_rule_is_noticed(name: str) -> None:
     """A rule is removed, and the seed that is known to need it must break."""
     assert breaks(name, CAUGHT_BY[name]) is not None

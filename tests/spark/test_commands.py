@@ -119,7 +119,13 @@ async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> 
     await log.close()
 
 
-@pytest.mark.parametrize("how", ["backfill by a file", "verify by a variable", "audit by a variable", "run by a flag"])
+NAMED = ["backfill by a file", "run by a flag"]
+NAMED_TOO = [
+    pytest.param(f"{verb} by a variable", marks=pytest.mark.long) for verb in ("verify", "audit")
+]  # a Java each
+
+
+@pytest.mark.parametrize("how", [*NAMED, *NAMED_TOO])
 def test_the_master_that_was_named(how: str, console: Console) -> None:
     """Spark is asked for it. There is no cluster behind it, and Spark says so of the kind of cluster that was named."""
     console.pay(("ann", 1))
