@@ -16,6 +16,7 @@ from orchestrator.cli.main import main
 from orchestrator.errors import WrongUse
 from workers.connection.listening import metrics_port_of_instance
 from workers.metrics import families as fam
+from workers.metrics import otlp
 from workers.metrics.measures import Measures
 from workers.metrics.page import page
 from workers.metrics.server import CONNECTIONS_MAX, HEAD_BYTES, MetricsServer
@@ -174,3 +175,20 @@ def test_the_alerts_of_the_docs_use_metrics_that_there_are() -> None:
 def test_numbers_are_written_as_the_format_has_them(value: float, shown: str) -> None:
     family = next(one for one in fam.FAMILIES if one.kind == "gauge" and not one.labels)
     assert page([({}, {family.name: [((), [value])]})]).splitlines()[-1] == f"{family.name} {shown}"
+
+
+def test_a_sum_of_a_worker_that_was_started_again_has_a_start_of_its_own() -> None:
+    """A collector takes a sum that falls, with the start that it had, for one of the past, or for a negative rate."""
+    starts, starts_of = otlp.Starts(100), []
+    for now_ns, count, seconds in ((200, 5.0, 1), (300, 7.0, 3), (400, 2.0, 2), (500, 3.0, 4)):
+        measures = Measures(fam.OF_WORKER)
+        measures.add(fam.PROCESSED, count, "0_1", "t")
+        for _ in range(seconds):
+            measures.observe(fam.COMMIT_SECONDS, 0.1)
+        measures.put_all(fam.INPUT_LAG, {("0_1",): 9 - count})
+        data = otlp.metrics_data([({"worker": "1"}, measures.samples())], {}, starts, now_ns)
+        found = {one.name: one.data.data_points[0] for one in data.resource_metrics[0].scope_metrics[0].metrics}
+        starts_of.append(
+            [found[one.name].start_time_unix_nano for one in (fam.PROCESSED, fam.COMMIT_SECONDS, fam.INPUT_LAG)]
+        )
+    assert starts_of == [[100, 100, 100], [100, 100, 100], [300, 300, 100], [300, 300, 100]]

@@ -63,34 +63,58 @@ class OtlpExport:
             self._exporter.shutdown()
 
     async def _send(self, every_s: float) -> None:
-        began_ns = wall_ms() * 1_000_000
+        starts = Starts(wall_ms() * 1_000_000)
         while True:
-            data = metrics_data(self._sources(), self._who, began_ns, wall_ms() * 1_000_000)
+            data = metrics_data(self._sources(), self._who, starts, wall_ms() * 1_000_000)
             await asyncio.to_thread(self._exporter.export, data)  # its failures are in the SDK's own log
             await asyncio.sleep(every_s)
 
 
-def metrics_data(sources: Sources, who: Mapping[str, str], began_ns: int, now_ns: int) -> Any:
-    """Returns OpenTelemetry's form of the samples: counters are sums and histograms distributions since `began_ns`."""
+class Starts:
+    """Since when each sum counts. One that has become smaller began anew, with its worker: a sum that falls while its start stays
+    is no sum to a collector (OpenTelemetry's metrics data model, "Resets and gaps")."""
+
+    def __init__(self, began_ns: int) -> None:
+        self._began_ns = self._last_ns = began_ns
+        self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[int, float]] = {}
+
+    def of(self, name: str, attributes: Mapping[str, str], total: float) -> int:
+        """The start of this sum (wall ns), which is `total` now."""
+        key = name, frozenset(attributes.items())
+        began_ns, before = self._known.get(key, (self._began_ns, 0.0))
+        if total < before:
+            began_ns = self._last_ns
+        self._known[key] = began_ns, total
+        return began_ns
+
+    def looked(self, now_ns: int) -> None:
+        self._last_ns = now_ns
+
+
+def metrics_data(sources: Sources, who: Mapping[str, str], starts: Starts, now_ns: int) -> Any:
+    """Returns OpenTelemetry's form of the samples: counters are sums and histograms distributions since their starts."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    found = [metric for family in FAMILIES if (metric := _metric(family, sources, began_ns, now_ns)) is not None]
+    found = [metric for family in FAMILIES if (metric := _metric(family, sources, starts, now_ns)) is not None]
+    starts.looked(now_ns)
     scope = ScopeMetrics(scope=InstrumentationScope("orchestrator"), metrics=found, schema_url="")
     resource = Resource.create(dict(who))
     return MetricsData(resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
 
 
-def _metric(family: Family, sources: Sources, began_ns: int, now_ns: int) -> Any:
+def _metric(family: Family, sources: Sources, starts: Starts, now_ns: int) -> Any:
     """Returns None for what has no samples."""
     from opentelemetry.sdk.metrics import export
 
-    times: dict[str, Any] = {"start_time_unix_nano": began_ns, "time_unix_nano": now_ns}
     points: list[Any] = []
     for of, samples in sources:
         for labels, numbers in samples.get(family.name, ()):
             attributes = {**of, **dict(zip(family.labels, labels, strict=True))}
+            total = sum(numbers[:-1]) if family.buckets else numbers[0]
+            began_ns = starts.of(family.name, attributes, total if family.buckets or family.kind == COUNTER else 0)
+            times: dict[str, Any] = {"start_time_unix_nano": began_ns, "time_unix_nano": now_ns}
             points.append(
                 export.HistogramDataPoint(
                     attributes=attributes,
