@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.cli import main
 from tests.cli.console import Console
+from workers.commands import wait
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
@@ -151,7 +152,10 @@ def test_of_two_runs_that_start_together_one_is_refused(console: Console) -> Non
         console.nothing_left()
 
 
-def test_waiting_for_an_application_that_the_log_does_not_know_ends(console: Console) -> None:
+def test_waiting_for_an_application_that_the_log_does_not_know_ends(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait, "MAKING_S", 0.5)
     console.run(*FAST)
     unknown = console.here("wait", "nobody", "--log", f"sqlite:{console.folder}/.orchestrator/bank.db")
     assert unknown.code == 2 and "knows no application 'nobody'" in unknown.err

@@ -20,7 +20,10 @@ from workers.fleet.client import client_of, description, log_of
 from workers.fleet.presence import may_be_looked_after
 from workers.log.logs import NoLog, log_path
 
-POLL_S, MAKING_S = 0.1, 3.0
+POLL_S = 0.1
+MAKING_S = (
+    10.0  # for a start that was begun just before: of a container with a tenth of a core the imports alone take seconds
+)
 
 
 def run(argv: list[str]) -> int:
