@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,10 +165,17 @@ def surroundings(life: Life, process: Process, instance: str) -> Surroundings:
     )
 
 
+async def nowhere_else(names: Collection[str]) -> str | None:
+    """A life is on one machine."""
+    return None
+
+
 def start_fleet(life: Life, count: int) -> tuple[Process, Fleet]:
     """`orchestrator run` with its fleet, as a process."""
     process = Process(life.loop, "fleet")
     life.processes.append(process)
-    fleet = process.context.run(Fleet, Host(life), life.log_client(), life.base, lambda text: life.loop.tell(text))
+    fleet = process.context.run(
+        Fleet, Host(life), life.log_client(), life.base, lambda text: life.loop.tell(text), nowhere_else
+    )
     process.start(fleet.run(count))
     return process, fleet

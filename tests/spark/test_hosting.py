@@ -26,6 +26,7 @@ from pipeline.values.partitioner import partition_of
 from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
+from tests.workers.test_fleet import nowhere_else
 from workers.commands.cluster import Cluster
 from workers.commands.consume import read_all
 from workers.fleet.fleet import GRANTED, REQUEST, Fleet
@@ -59,7 +60,7 @@ class Life:
             settings=Settings(heartbeat_ms=300, session_timeout_ms=3_000, disconnect_grace_ms=300),
         )
         self.said: list[str] = []
-        self.fleet = Fleet(host_on(spark), log, self.spec, self.said.append)
+        self.fleet = Fleet(host_on(spark), log, self.spec, self.said.append, nowhere_else)
         self.sent = 0
 
     async def produce(self, count: int) -> None:

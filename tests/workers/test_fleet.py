@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety, TimedOut
 from state.log.sqlite import open_sqlite
 from workers.commands.scale_up import _ask_fleet
@@ -56,6 +57,10 @@ class QuietHost:
         return self.handles[spec.instance]
 
 
+async def nowhere_else(names: Collection[str]) -> str | None:
+    return None
+
+
 class Life:
     """A fleet, its host and its log."""
 
@@ -65,7 +70,7 @@ class Life:
         self.host = QuietHost()
         self.said: list[str] = []
         self.spec = InstanceSpec("none:app", "app", "", f"sqlite:{self.path}", str(folder / "state"))
-        self.fleet = Fleet(self.host, log, self.spec, self.said.append)
+        self.fleet = Fleet(self.host, log, self.spec, self.said.append, nowhere_else)
         self.running: asyncio.Task[int] | None = None
 
     async def run(self, count: int) -> None:
@@ -206,7 +211,11 @@ async def test_no_instance_is_started_under_a_name_that_leaves(tmp_path: Path) -
         over = {"id": "two", "leaving": ["i2"], "deadline_wall_ms": 1_000, "force": False}
         await LogLedger(life.log, lease).put_operations([facts, over])
         life.fleet = Fleet(
-            life.host, life.log, msgspec.structs.replace(life.spec, metrics_port=9_100), life.said.append
+            life.host,
+            life.log,
+            msgspec.structs.replace(life.spec, metrics_port=9_100),
+            life.said.append,
+            nowhere_else,
         )
         await life.run(2)
         assert life.host.started == ["i2", "i4"]
@@ -264,7 +273,8 @@ async def test_of_two_that_take_a_name_at_one_moment_the_log_takes_one(tmp_path:
     other = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
     facts = {**this_process(), "pid": other.pid, "started": started(other.pid), "state_dir": "there", "at_ms": 0}
 
-    async def meanwhile(name: str) -> None:
+    async def meanwhile(names: Collection[str]) -> None:
+        (name,) = names
         await log.put_metadata("app", NAMED, name, json.dumps(facts).encode())
 
     spec = InstanceSpec("none:app", "app", "i7", f"sqlite:{tmp_path / 'log.db'}", str(tmp_path))
@@ -284,11 +294,11 @@ async def test_a_log_that_is_away_does_not_hold_up_an_orderly_end(kind: str, tmp
     async with life_in(tmp_path) as life:
         patient = PatientLog(life.log, 3_600.0, time.monotonic)
         if kind != "named":
-            life.fleet = Fleet(life.host, patient, life.spec, life.said.append)
+            life.fleet = Fleet(life.host, patient, life.spec, life.said.append, nowhere_else)
             await life.run(2)
         else:
             spec = msgspec.structs.replace(life.spec, instance="a")
-            life.fleet = NamedInstance(life.host, patient, spec, life.said.append, _nowhere_else)
+            life.fleet = NamedInstance(life.host, patient, spec, life.said.append, nowhere_else)
             await life.fleet.announce()
             life.running = asyncio.create_task(life.fleet.run(1))
             await life.until("it is there", lambda: life.host.started == ["a"])
@@ -301,8 +311,39 @@ async def test_a_log_that_is_away_does_not_hold_up_an_orderly_end(kind: str, tmp
         assert life.notes() if kind != "named" else True
 
 
-async def _nowhere_else(name: str) -> str | None:
-    return None
+@pytest.mark.parametrize("found", ["just begun", "in the group", "gone"])
+async def test_a_fleet_beside_one_of_another_machine_is_refused(found: str, tmp_path: Path) -> None:
+    """Both had an i1, which took each other's tasks again and again, and the second one to end removed the note of the first. Where
+    the group has none of them, that machine has ended."""
+    async with life_in(tmp_path) as life:
+        at_ms = wall_ms() if found == "just begun" else 0
+        there = {**this_process(), "host": "another", "state_dir": "/x", "instances": ["i1", "i2"], "at_ms": at_ms}
+        await life.log.put_metadata("app", FLEET, "fleet", json.dumps(there).encode())
+
+        async def asked(names: Collection[str]) -> str | None:
+            return "another" if found == "in the group" and "i2" in names else None
+
+        spec = msgspec.structs.replace(life.spec, log="kafka://127.0.0.1:1")
+        life.fleet = Fleet(life.host, life.log, spec, life.said.append, asked)
+        if found == "gone":
+            await life.run(1)
+            await life.log.put_metadata("app", FLEET, "fleet", json.dumps(there).encode())
+            assert await life.end() == 0
+        else:
+            with pytest.raises(RefusedBySafety, match="run already by a fleet on another; add instances here with"):
+                await life.fleet.announce()
+        assert life.notes()["fleet"] == there, "the note of another one stays"
+
+
+async def test_a_refused_start_by_name_puts_back_the_note_of_another_machine(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        there = {**this_process(), "host": "another", "state_dir": "/x", "instances": ["a"], "at_ms": 0}
+        await life.log.put_metadata("app", NAMED, "a", json.dumps(there).encode())
+        spec = msgspec.structs.replace(life.spec, instance="a")
+        named = NamedInstance(life.host, life.log, spec, life.said.append, nowhere_else)
+        await named.announce()
+        await named.withdraw()
+        assert json.loads(await life.log.metadata("app", NAMED, "a") or b"") == there
 
 
 async def test_a_fleet_on_another_machine_is_there_for_who_waits(tmp_path: Path) -> None:

@@ -263,7 +263,6 @@ def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec) -> Fleet:
     def say(text: str) -> None:
         log_lines.announce(spec.log_format, text)
 
-    if not spec.instance:
-        return Fleet(host, log, spec, say)
     client = Client(log, spec.application, partial(instance_credentials, spec), spec.log)
-    return NamedInstance(host, log, spec, say, partial(elsewhere, client))
+    kind = NamedInstance if spec.instance else Fleet
+    return kind(host, log, spec, say, partial(elsewhere, client))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -176,22 +176,23 @@ def _raised(answer: messages.Answer) -> OrchestratorError:
     return kinds.get(answer.code, OrchestratorError)(answer.error)
 
 
-async def host_elsewhere(client: Client, name: str) -> str | None:
-    """The other machine on which the group has an instance of that name; None where it has none, or the group has no coordinator."""
+async def host_elsewhere(client: Client, names: Collection[str]) -> str | None:
+    """The other machine on which the group has an instance of one of these names; None where it has none, or the group has no
+    coordinator."""
     try:
         async with asyncio.timeout(ELSEWHERE_S):
             status = await client.ask(StatusRequest(), retry_s=0.0)
     except (RefusedBySafety, TimeoutError, OSError):
         return None
-    hosts = (row["host"] for row in status["instances"] if row["id"] == name and not is_here(row))
+    hosts = (row["host"] for row in status["instances"] if row["id"] in names and not is_here(row))
     return next(hosts, None)
 
 
-async def elsewhere(client: Client, name: str) -> str | None:
-    """The same for who begins an instance of that name, and asks no more."""
+async def elsewhere(client: Client, names: Collection[str]) -> str | None:
+    """The same for who begins instances of such names, and asks no more."""
     if log_path(client.log_url) is not None:
         return None  # an embedded log is one machine's
     try:
-        return await host_elsewhere(client, name)
+        return await host_elsewhere(client, names)
     finally:
         await client.close()

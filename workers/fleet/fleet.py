@@ -13,10 +13,10 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -26,15 +26,15 @@ from state.errors import LogReplaced, StateError
 from state.log.group_store import GroupStore
 from workers.connection.listening import places_in_fleet
 from workers.fleet.hosts import Handle, Host
-from workers.fleet.presence import FLEET, hold, is_here, named_of, started, this_process
+from workers.fleet.presence import FLEET, hold, is_fresh, is_here, named_of, names_taken, started, this_process
 from workers.fleet.state_watch import StateWatch
-from workers.instance.ledger import kept_operations
 from workers.log.logs import log_path, show_log
 from workers.spec import FAILED_APP, LOG_REPLACED, NO_SPACE, InstanceSpec, how_ended
 
 log = logging.getLogger("orchestrator.fleet")
 REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
 TAKEN = "taken_by"  # in a request: the fleet that grants it
+Elsewhere = Callable[[Collection[str]], Awaitable[str | None]]
 WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
 LOOK_S, RESTART_S, RESTART_MAX_S, SHUT_DOWN_S, LEAVE_S, FORGET_S = 0.25, 0.5, 10.0, 20.0, 600.0, 3.0
 
@@ -51,15 +51,20 @@ class Slot:
 
 
 class Fleet:
-    """Runs until every instance has ended, or `stop`."""
+    """Runs until every instance has ended, or `stop`. `elsewhere`: the host on which the group has a member of one of these names,
+    where that is not this one."""
 
     after_failure = "; the fleet stops"
+    _kind, _key = FLEET, "fleet"  # of its note
 
-    def __init__(self, host: Host, log_: GroupStore, base: InstanceSpec, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, host: Host, log_: GroupStore, base: InstanceSpec, say: Callable[[str], None], elsewhere: Elsewhere
+    ) -> None:
         self._host = host
         self._log = log_
         self._base = base
         self._say = say
+        self._elsewhere = elsewhere
         self._slots: dict[str, Slot] = {}
         self._next = 1
         self._stopping = False
@@ -104,10 +109,11 @@ class Fleet:
         while True:
             found = await self._log.metadata(self._base.application, FLEET, "fleet")
             self._refuse_another(json.loads(found) if found else {})
+            await self._refuse_elsewhere(json.loads(found) if found else {})
             self._note, self._before = self._facts([]), found
             if await self._log.replace_metadata(self._base.application, FLEET, "fleet", found, self._note):
                 self._registered = []
-                self._taken = await self._names_taken()
+                self._taken = await names_taken(self._log, self._base.application)
                 return
 
     def _refuse_another(self, other: dict[str, Any]) -> None:
@@ -116,6 +122,17 @@ class Fleet:
                 f"'{self._base.application}' is run already by process {other['pid']}, with state in "
                 f"{other['state_dir']}; add instances with `orchestrator scale-up {self._base.application} --by N`, or "
                 "stop that one first"
+            )
+
+    async def _refuse_elsewhere(self, other: dict[str, Any]) -> None:
+        """Instances of both would have the same names, and take each other's tasks again and again. A file of a log is one machine's,
+        whatever it is called. Raises RefusedBySafety."""
+        if not other or is_here(other) or log_path(self._base.log) is not None:
+            return
+        if is_fresh(other) or await self._elsewhere(other["instances"]) is not None:
+            raise RefusedBySafety(
+                f"'{self._base.application}' is run already by a fleet on {other['host']}; add instances here with `orchestrator "
+                "run MODULE:APP --name NAME`; where that fleet has ended, try again after the session timeout"
             )
 
     async def run(self, count: int) -> int:
@@ -196,11 +213,12 @@ class Fleet:
             log.info("the note of %s stays: %s", self._base.application, str(error) or "the log is away")
 
     async def _remove_note(self) -> None:
-        await self._log.put_metadata(self._base.application, FLEET, "fleet", None)
+        """Unless another process has written its own."""
+        await self._log.replace_metadata(self._base.application, self._kind, self._key, self._note, None)
 
     async def _put_back(self) -> None:
         """The note that was there before may be of a fleet that runs on another machine."""
-        await self._log.replace_metadata(self._base.application, FLEET, "fleet", self._note, self._before)
+        await self._log.replace_metadata(self._base.application, self._kind, self._key, self._note, self._before)
 
     def instances(self) -> list[str]:
         return [name for name, slot in self._slots.items() if not slot.stopped]
@@ -312,7 +330,8 @@ class Fleet:
 
     async def _register(self) -> None:
         instances = self.instances()
-        await self._log.put_metadata(self._base.application, FLEET, "fleet", self._facts(instances))
+        self._note = self._facts(instances)
+        await self._log.put_metadata(self._base.application, FLEET, "fleet", self._note)
         self._registered = instances
 
     def _facts(self, instances: list[str]) -> bytes:
@@ -340,22 +359,11 @@ class Fleet:
                     continue  # withdrawn
             elif facts[TAKEN] != self._id:
                 continue  # by a fleet that has ended
-            self._taken = await self._names_taken()
+            self._taken = await names_taken(self._log, self._base.application)
             if facts.get("beside", self.instances()) != self.instances():
                 self._answers[request] = {"added": [], "changed": True}
             else:
                 self._answers[request] = {"added": [self._add() for _ in range(int(facts["add"]))]}
-
-    async def _names_taken(self) -> set[str]:
-        """Names of instances that run by themselves, and of those that a scale-down has leave which a fleet before this one did not
-        see to its end: under such a name a new instance would be sent away at once."""
-        application, now_ms = self._base.application, wall_ms()
-        leaving: set[str] = set()
-        for operation in await kept_operations(self._log, application):
-            until_ms = operation.get("deadline_wall_ms")
-            if until_ms is None or int(str(until_ms)) > now_ms or operation.get("force"):
-                leaving.update(map(str, cast(Sequence[object], operation["leaving"])))
-        return leaving | set(await named_of(self._log, application))
 
     async def _answer(self) -> None:
         if self._answers and self.instances() != self._registered:

@@ -8,33 +8,31 @@ again. Everything else is as with a fleet of one.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RefusedBySafety
 from state.log.group_store import GroupStore
-from workers.fleet.fleet import Fleet
+from workers.fleet.fleet import Elsewhere, Fleet
 from workers.fleet.hosts import Host
 from workers.fleet.presence import NAMED, fleet_of, hold, is_fresh, is_here, is_running, this_process
 from workers.spec import InstanceSpec
 
 LOCK = "instance.lock"
-Elsewhere = Callable[[str], Awaitable[str | None]]
 
 
 class NamedInstance(Fleet):
-    """A fleet of one, by the name that its spec has. `elsewhere`: the host on which the group has a member of a name, where
-    it has one."""
+    """A fleet of one, by the name that its spec has."""
 
     after_failure = ""
+    _kind = NAMED
 
     def __init__(
         self, host: Host, log_: GroupStore, base: InstanceSpec, say: Callable[[str], None], elsewhere: Elsewhere
     ) -> None:
-        super().__init__(host, log_, base, say)
-        self._name = base.instance
-        self._elsewhere = elsewhere
+        super().__init__(host, log_, base, say, elsewhere)
+        self._name = self._key = base.instance
 
     def claim(self) -> None:
         """See Fleet. Raises RefusedBySafety."""
@@ -50,12 +48,12 @@ class NamedInstance(Fleet):
                 raise RefusedBySafety(self._refusal(f"in the fleet of process {fleet['pid']}"))
             found = await self._log.metadata(application, NAMED, self._name)
             self._refuse_another(json.loads(found) if found else {})
-            other = await self._elsewhere(self._name)
+            other = await self._elsewhere({self._name})
             if other is not None:
                 raise RefusedBySafety(
                     f"{self._refusal(f'on {other}')}; where that has ended, try again after the session timeout"
                 )
-            self._note = self._facts([self._name])
+            self._note, self._before = self._facts([self._name]), found
             if await self._log.replace_metadata(application, NAMED, self._name, found, self._note):
                 return
 
@@ -76,10 +74,3 @@ class NamedInstance(Fleet):
 
     async def _keep_up(self) -> None:
         """It is never asked for more instances."""
-
-    async def _put_back(self) -> None:
-        await self._remove_note()
-
-    async def _remove_note(self) -> None:
-        """Frees the name, unless another process has taken it."""
-        await self._log.replace_metadata(self._base.application, NAMED, self._name, self._note, None)

@@ -12,8 +12,9 @@ import fcntl
 import json
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.clocks import monotonic_ms, wall_ms
 from orchestrator.coordinator.election import Election, Seen
@@ -21,7 +22,7 @@ from orchestrator.errors import RefusedBySafety
 from state import private
 from state.errors import DirectoryUnusable
 from state.log.group_store import GroupStore, MetadataKind
-from workers.instance.ledger import is_given_back
+from workers.instance.ledger import is_given_back, kept_operations
 
 FLEET, NAMED = MetadataKind("fleet"), MetadataKind("named")
 FRESH_MS = 10_000  # a note from elsewhere that is younger may be of a process that has not joined yet
@@ -68,6 +69,17 @@ async def named_of(log: GroupStore, application: str) -> dict[str, dict[str, Any
     """Returns the instances that run by a name: those of this machine whose process is there, and those noted on other machines."""
     notes = {name: json.loads(found) for name, found in (await log.metadata_of(application, NAMED)).items()}
     return {name: facts for name, facts in notes.items() if not is_here(facts) or is_running(facts)}
+
+
+async def names_taken(log: GroupStore, application: str) -> set[str]:
+    """Returns the names of instances that run by themselves, and of those that a scale-down has leave which a fleet before this one did
+    not see to its end: under such a name a new instance would be sent away at once."""
+    leaving: set[str] = set()
+    for operation in await kept_operations(log, application):
+        until_ms = operation.get("deadline_wall_ms")
+        if until_ms is None or int(str(until_ms)) > wall_ms() or operation.get("force"):
+            leaving.update(map(str, cast(Sequence[object], operation["leaving"])))
+    return leaving | set(await named_of(log, application))
 
 
 async def is_looked_after(log: GroupStore, application: str) -> bool:

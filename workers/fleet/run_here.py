@@ -128,9 +128,10 @@ async def _run(app: App, spec: InstanceSpec) -> int:
     memory = MemoryLog() if spec.log == MEMORY else None
     opened: GroupLog = memory or await open_log(spec.log, create=True)
     client = Client(opened, app.id, lambda: instance_credentials(spec), spec.log)
-    name = NamedInstance(ProcessHost(), opened, spec, print, partial(elsewhere, client))
+    others = partial(elsewhere, client)
+    name = NamedInstance(ProcessHost(), opened, spec, print, others)
     try:
-        fleet = Fleet(ProcessHost(), opened, spec, print)  # for its lock: it starts nothing
+        fleet = Fleet(ProcessHost(), opened, spec, print, others)  # for its lock: it starts nothing
         fleet.claim()
         await fleet.check()
         await name.announce()  # so that a fleet that is started beside it, with state elsewhere, has no i1
