@@ -216,3 +216,31 @@ async def test_a_worker_that_was_fenced_and_does_not_come_back_says_so(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_worker_that_is_refused_asks_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its certificate is none that the coordinator takes: ten handshakes a second of each such worker kept others away."""
+    monkeypatch.setattr(session_module, "RETRY_S", 0.01)
+    log = MemoryLog(markers=False)
+    spec = WorkerSpec(InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path)), 1, "one")
+    worker = Worker(spec, log, await prepare(log, app), {})
+    tries: asyncio.Queue[float] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tries.put_nowait(loop.time())
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    instance_credentials(spec.instance)
+    await log.acquire(app.id, "i1", f"{host}:{port}", None)
+    running = asyncio.create_task(Session(worker).run())
+    try:
+        async with asyncio.timeout(30):
+            seen = [await tries.get() for _ in range(7)]
+        assert seen[-1] - seen[0] >= 0.6, "0.01 s after the first, and twice as long after each other one"
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        server.close()

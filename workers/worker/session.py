@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import ConnectionEnded
-from orchestrator.coordinator.handshake import NotTrusted
+from orchestrator.coordinator.handshake import NothingProven, NotTrusted
 from orchestrator.errors import ProtocolError, WrongUse
 from orchestrator.group.topology_versions import ranges
 from orchestrator.member.events import Assigned, Noticed, SessionOpened, WriterLost
@@ -31,6 +31,7 @@ from workers.worker.ports import SessionPort
 
 log = logging.getLogger("orchestrator.session")
 RETRY_S = 0.1
+REFUSED_MAX_S = 1.0  # between tries that are refused: with TLS each costs the coordinator a handshake
 ALONE_S = 15.0  # longer than another coordinator takes to be there
 LOOK_S = 1.0  # well within the rejoin grace
 
@@ -108,15 +109,19 @@ class Session:
 
     async def run(self) -> None:
         """Connect, listen, and again, until cancelled."""
+        pause_s = RETRY_S
         while True:
+            is_refused = False
             try:
                 await self._once()
             except (ConnectionEnded, ProtocolError) as error:
+                is_refused = isinstance(error, NothingProven)
                 log.debug("session: %s", error)
                 if self._alone_since is not None and self._clock() - self._alone_since >= ALONE_S:
                     log.warning("no session with the coordinator for %.0f s: %s", ALONE_S, error)
                     self._alone_since = None
             except (NotTrusted, WrongUse) as error:
+                is_refused = True
                 if str(error) != self._refused:
                     log.warning("no session with the coordinator: %s", error)
                 self._refused = str(error)
@@ -125,7 +130,9 @@ class Session:
                     await self._uplink.close()
                     self._uplink = None
                     self._alone_from_now()
-            await asyncio.sleep(RETRY_S)
+            pause_s = pause_s if is_refused else RETRY_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(REFUSED_MAX_S, pause_s * 2)
 
     def _alone_from_now(self) -> None:
         self._alone_since, self._refused = self._clock(), ""
