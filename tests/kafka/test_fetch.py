@@ -27,11 +27,11 @@ def test_a_request_is_the_protocols_to_the_byte() -> None:
 
 def test_an_answer_is_read_as_aiokafka_writes_it() -> None:
     partitions = [(0, 0, 9, 8, 1, [(70, 3), (71, 5)], -1, b"bytes"), (1, 6, -1, -1, -1, None, -1, None)]
-    theirs = FetchResponse_v11(0, 0, 0, [("a", partitions), ("b", [])])
+    theirs = FetchResponse_v11(1_500, 0, 0, [("a", partitions), ("b", [])])
     stream = BytesIO(b"head" + theirs.encode())
     stream.read(4)
     answer = FetchAnswer.decode(stream)
-    assert answer.code == 0
+    assert (answer.code, answer.throttle_time_ms) == (0, 1_500)
     assert answer.given == [Given("a", 0, 0, 8, 1, [(70, 3), (71, 5)], b"bytes"), Given("a", 1, 6, -1, -1, [], b"")]
 
 

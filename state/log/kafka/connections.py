@@ -20,6 +20,7 @@ from state.log.kafka import rights
 from state.log.kafka.access import Access, AccessRefused, Connection
 from state.log.kafka.codes import RETRIED, KafkaRefused, Then, Unreachable, check
 from state.log.kafka.lookout import Lookout
+from state.log.kafka.quotas import Quotas
 from state.log.kafka.requests import metadata
 from state.log.kafka.rights import on
 from state.log.protocol import MayWrite, always
@@ -82,6 +83,7 @@ class Connections:
         self.when_made_anew: Callable[[], None] | None = None
         self._shunned: dict[int, float] = {}  # until when, by the loop's clock
         self._lookout = Lookout(self._known_to_others)
+        self._quotas = Quotas()
         self._coordinators: dict[tuple[int, str], int] = {}
         self.cluster_id = ""
         self.closed = False
@@ -233,7 +235,9 @@ class Connections:
                     connection = await self._to(node, purpose)
                 if not may_write():
                     raise TooLate
-                return await connection.send(_Exact(request))
+                answer = await connection.send(_Exact(request))
+                self._quotas.look(node, self._address(node), answer)
+                return answer
         except (OSError, KafkaError, TimeoutError, AssertionError) as error:
             if (broken := self._open.pop(key, None)) is not None:
                 broken.close()

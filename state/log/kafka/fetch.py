@@ -46,15 +46,17 @@ class Given(NamedTuple):
 class FetchAnswer:
     """What a broker answers to a Fetch; stands where aiokafka's connection expects a response's class."""
 
-    def __init__(self, code: int, given: list[Given]) -> None:
+    def __init__(self, code: int, given: list[Given], throttle_time_ms: int = 0) -> None:
         self.code = code
         self.given = given
+        self.throttle_time_ms = throttle_time_ms
 
     @classmethod
     def decode(cls, stream: BytesIO) -> FetchAnswer:
         data, at = stream.getvalue(), stream.tell()
+        (throttle_time_ms,) = _int32.unpack_from(data, at)
         (code,) = _length.unpack_from(data, at + 4)
-        at += 10  # throttle time, code, session
+        at += 10  # and the session
         given: list[Given] = []
         (topics,) = _int32.unpack_from(data, at)
         at += 4
@@ -73,7 +75,7 @@ class FetchAnswer:
                 at += 4
                 given.append(Given(name, number, error, stable_end, start, aborted, data[at : at + max(length, 0)]))
                 at += max(length, 0)
-        return cls(code, given)
+        return cls(code, given, throttle_time_ms)
 
 
 class FetchRequest:
