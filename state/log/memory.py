@@ -127,6 +127,9 @@ class MemoryLog(MemoryGroupStore):
             await self._settled({partition: self.part(partition).end for partition in partitions})
         return {partition: self.part(partition).readable_end for partition in partitions}
 
+    async def known_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self.ends(partitions)
+
     async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return {partition: self.part(partition).end for partition in partitions}
 

@@ -214,6 +214,10 @@ class Log(Protocol):
         transaction stays open for longer than the log lets it.
         """
 
+    async def known_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """`ends` of those that a broker leads now; the others can be neither read nor written, and are left out. For who shows or
+        measures. Raises UnknownTopic."""
+
     async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The end of all that is written, open transactions included, which are not waited for: no store, and no commit
         that was answered before this call, lies behind it. Some of it may be aborted yet."""

@@ -189,6 +189,9 @@ class SqliteLog:
         """Always settled: a transaction is in the file whole, or not at all."""
         return await self.read(lambda db: sqlite_reader.ends(db, partitions))
 
+    async def known_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self.ends(partitions)
+
     async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self.ends(partitions)
 

@@ -51,6 +51,7 @@ async def test_what_was_appended_is_read_back_whole(log: GroupLog) -> None:
 async def test_an_append_answers_the_offset_after_its_last_record(log: GroupLog) -> None:
     """Markers are not counted: what it answers lies at the settled end or before it."""
     assert await log.ends([P0, P1]) == await log.ends([P0, P1], settled=True) == {P0: 0, P1: 0}
+    assert await log.known_ends([P0, P1]) == {P0: 0, P1: 0}
     first = await log.append({P0: records("a", "b")})
     assert first == {P0: 2}
     second = await log.append({P0: records("c"), P1: records("x")})

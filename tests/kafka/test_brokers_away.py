@@ -26,12 +26,13 @@ from state.log.kafka.codes import Unreachable
 from state.log.kafka.connections import Connections
 from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.kafka.reader import KafkaReader
-from state.log.kafka.requests import metadata
+from state.log.kafka.requests import CreateTopicsRequest_v4, metadata
 from state.log.kafka.topics import Topics
 from state.log.protocol import Partition, TopicSpec
 from tests import brokers
 from tests.contracts.logs import records, until, values
 from tests.kafka.place import Place
+from workers.commands.status import sizes_of
 from workers.log.patient_log import PatientLog, PatientReader
 
 DEADLINE_S = 60.0  # brokers that elect on a busy machine
@@ -253,8 +254,34 @@ async def test_a_leader_that_moves_is_followed_whoever_learns_of_it_first(three:
             written.append(str(number))
             await log.append({out: records(str(number))})
             await until(f"record {number}", all_read)
+        await what_has_no_leader_hides_nothing(log, three[preferred - 1], preferred, preferred % 3 + 1)
     finally:
         await log.close()
+
+
+async def what_has_no_leader_hides_nothing(log: KafkaLog, killed: Broker, gone: int, other: int) -> None:
+    """`status` and a worker's measures waited for one partition of many, and the first one ended with an error."""
+    request = CreateTopicsRequest_v4([("single", -1, -1, [(0, [gone]), (1, [other])], [])], 10_000, False)
+    await log._cluster.connections.ask_any(request)
+    lost, kept = Partition("single", 0), Partition("single", 1)
+
+    async def written() -> bool:
+        return "single" in await log.topics(["single"]) and bool(
+            await log.append({lost: records("1"), kept: records("1")})
+        )
+
+    await until("the topic", written)
+    assert await log.known_ends([lost, kept]) == await log.ends([lost, kept])
+    await asyncio.to_thread(killed.stop, kill=True)
+
+    async def known() -> bool:
+        try:
+            return set(await log.known_ends([lost, kept])) == {kept}
+        except LogUnavailable:  # for as long as the brokers take to notice
+            return False
+
+    await until("one without a leader", known, DEADLINE_S)
+    assert await sizes_of(log, [lost, kept]) == {kept: (await log.ends([kept]))[kept]}
 
 
 @pytest.mark.kafka

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,11 +83,24 @@ def total(numbers: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
+async def sizes_of(log: Log, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    """Offsets from start to end, of the partitions that have a leader now: one broker that is away hides nothing of the others."""
+    ends = await log.known_ends(partitions)
+    starts = await log.starts(ends)
+    return {one: end - starts[one] for one, end in ends.items()}
+
+
+def total_if_known(sizes: Mapping[Partition, int], partitions: Sequence[Partition]) -> int | None:
+    """Their sum; None where there are no partitions, or one is not known."""
+    known = [sizes[one] for one in partitions if one in sizes]
+    return sum(known) if known and len(known) == len(partitions) else None
+
+
 async def topics_of(log: Log, described: dict[str, Any]) -> list[dict[str, Any]]:
     """The topics that the app reads and writes, as they are in the log now; one that is gone has no partitions."""
     found = await log.topics(list(described["topics"]))
     partitions = [Partition(name, number) for name, info in found.items() for number in range(info.partitions)]
-    starts, ends = await log.starts(partitions), await log.ends(partitions)
+    sizes = await sizes_of(log, partitions)
     rows: list[dict[str, Any]] = []
     for name, facts in sorted(described["topics"].items()):
         own = [p for p in partitions if p.topic == name]
@@ -96,7 +109,7 @@ async def topics_of(log: Log, described: dict[str, Any]) -> list[dict[str, Any]]
                 "name": name,
                 "kind": facts["kind"],
                 "partitions": len(own),
-                "offsets": sum(ends[p] - starts[p] for p in own) if own else None,
+                "offsets": total_if_known(sizes, own),
                 **({"is_global": True} if facts.get("is_global") else {}),
                 "read_by": [sub["number"] for sub in described["subtopologies"] if name in sub["sources"]],
             }

@@ -17,6 +17,7 @@ from orchestrator.errors import WrongUse
 from pipeline.loading import load
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.commands.show import show_json, table
+from workers.commands.status import sizes_of, total_if_known
 from workers.commands.topic_rights import topics_of
 from workers.fleet.client import description, log_of
 from workers.log.logs import log_url, open_log
@@ -83,10 +84,9 @@ async def _listed(args: Any) -> dict[str, Any]:
         there = await log.topics(list(roles))
         rows = [_facts(name, roles[name], there.get(name)) for name in sorted(roles)]
         partitions = [one for info in there.values() for one in _partitions(info)]
-        starts, ends = await log.starts(partitions), await log.ends(partitions)
+        sizes = await sizes_of(log, partitions)
     for row in rows:
-        own = [one for one in partitions if one.topic == row["topic"]]
-        row["records"] = sum(ends[one] - starts[one] for one in own) if own else None
+        row["records"] = total_if_known(sizes, [one for one in partitions if one.topic == row["topic"]])
     return {"application": application, "topics": rows}
 
 

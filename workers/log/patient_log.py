@@ -201,6 +201,9 @@ class PatientLog:
     async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.ends(partitions, settled=settled))
 
+    async def known_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.known_ends(partitions))
+
     async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.written(partitions))
 

@@ -20,12 +20,12 @@ from workers.tasks.task import TaskRun
 logger = logging.getLogger("orchestrator.inputs")
 
 
-async def ends(log: Log, active: Sequence[TaskRun]) -> dict[Partition, int]:
-    """Where the inputs end; nothing where one of them was deleted."""
+async def ends(log: Log, partitions: Sequence[Partition]) -> dict[Partition, int] | None:
+    """Where these inputs end, but for those that have no leader now; None where one of them was deleted."""
     try:
-        return await log.ends([p for run in active for p in run.inputs])
+        return await log.known_ends(partitions)
     except UnknownTopic:
-        return {}
+        return None
 
 
 def lags(ends: Mapping[Partition, int], active: Sequence[TaskRun]) -> dict[str, int]:

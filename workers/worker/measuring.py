@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from orchestrator.member.events import Measured, Progress
 from orchestrator.model import TaskFacts, TaskId
+from state.log.protocol import Partition
 from workers.tasks import inputs
 from workers.tasks.task import TaskRun
 from workers.worker.ports import SessionPort
@@ -27,7 +28,16 @@ class Measuring:
             WeakKeyDictionary()
         )  # at position, in round, bytes
         self._round = 0
+        self._ends: dict[Partition, int] = {}  # of the inputs, at the last look
+        self._leaderless: set[Partition] = set()
         self._last: object = None  # who was active, what was committed, and where the inputs ended, at the last look
+
+    def notices(self) -> list[str]:
+        """A line for each input that waits for a leader."""
+        return [
+            f"{one} has no leader, and is neither read nor written until its brokers are back"
+            for one in sorted(self._leaderless)
+        ]
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -41,13 +51,18 @@ class Measuring:
         worker = self._worker
         self._round += 1
         halted = [run for run in worker.runs.values() if run.halt is not None and run.process is None]
-        seen = [(run, run.epoch) for run in (*worker.active(), *halted)], worker.commits
-        ends = await inputs.ends(worker.log, [*worker.active(), *halted])
+        looked_at = [*worker.active(), *halted]
+        seen = [(run, run.epoch) for run in looked_at], worker.commits
+        wanted = [p for run in looked_at for p in run.inputs]
+        known = await inputs.ends(worker.log, wanted)
+        self._leaderless = set() if known is None else {p for p in wanted if p not in known}
+        # Nobody writes to a partition without a leader: it ends where it did.
+        self._ends = ends = {p: self._ends[p] for p in self._leaderless if p in self._ends} | (known or {})
         is_weighed = worker.spec.instance.settings.weights != "given"  # by rates, which fall where nothing happens
         if (seen, ends) == self._last and self._round % SIZE_EVERY and not is_weighed:
             return  # nothing was written, and nothing committed
         self._last = seen, ends
-        lags = inputs.lags(ends, [*worker.active(), *halted])
+        lags = inputs.lags(ends, looked_at)
         found: dict[TaskRun, int] = {}
         for run in worker.active():
             found[run] = position = run.position()

@@ -239,7 +239,7 @@ class Worker:
         """What an operator should know of this worker now, a line each."""
         waiting = self.log_waits()
         lines = [f"waits for the log: {waiting}"] if waiting else []
-        lines += self.records.long_calls()
+        lines += [*self.measuring.notices(), *self.records.long_calls()]
         lines += self.records.rests.notices()
         lines += [line for loop in (self.records, self.restores, self.globals) for line in loop.unreadable.notices()]
         for run in self.runs.values():

@@ -140,6 +140,9 @@ class KafkaLog:
         offsets = self._cluster.offsets
         return await (offsets.settled(partitions) if settled else offsets.ends(partitions))
 
+    async def known_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._cluster.offsets.known_ends(partitions)
+
     async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.watermarks(partitions)
 

@@ -27,7 +27,7 @@ from state.log.kafka.codes import (
     UNSTABLE_OFFSET,
     KafkaRefused,
 )
-from state.log.kafka.connections import GROUP, Connections
+from state.log.kafka.connections import ANSWER_WITHIN_S, GROUP, Connections
 from state.log.kafka.requests import (
     OffsetCommitRequest_v7,
     OffsetDeleteRequest_v0,
@@ -43,6 +43,7 @@ _LATEST, _EARLIEST = -1, -2
 _ALL, _COMMITTED = 0, 1  # isolation levels
 _TRIM_TIMEOUT_MS = 10_000
 _NO_GENERATION = -1
+_KNOWN_WITHIN_S = 1.0
 _PAUSE_S, _PAUSE_MAX_S = 0.001, 0.010
 
 
@@ -58,6 +59,12 @@ class Offsets:
     async def ends(self, partitions: Collection[Partition], purpose: str = "quick") -> dict[Partition, int]:
         """The last stable offsets: what a reader of committed data gets to now."""
         return await self._listed(partitions, _LATEST, _COMMITTED, purpose)
+
+    async def known_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Those without a leader are left out. One that lost its leader is waited for briefly: by the next call that is known."""
+        lost = set(await self._topics.leaderless(partitions))
+        led = [one for one in partitions if one not in lost]
+        return await self._listed(led, _LATEST, _COMMITTED, "quick", _KNOWN_WITHIN_S)
 
     async def watermarks(self, partitions: Collection[Partition], purpose: str = "quick") -> dict[Partition, int]:
         """Behind all that is replicated, open transactions included."""
@@ -106,7 +113,12 @@ class Offsets:
         return UNKNOWN_LEADER_EPOCH if end < 0 and epoch <= self._topics.known_epoch(partition) else NONE
 
     async def _listed(
-        self, partitions: Collection[Partition], at: int, isolation: int, purpose: str
+        self,
+        partitions: Collection[Partition],
+        at: int,
+        isolation: int,
+        purpose: str,
+        within_s: float = ANSWER_WITHIN_S,
     ) -> dict[Partition, int]:
         async def ask(node: int, listed: list[Partition]) -> dict[Partition, tuple[int, int]]:
             by_topic = self._topics.names.by_topic(dict.fromkeys(listed, at))
@@ -119,7 +131,7 @@ class Offsets:
                 for number, code, _, offset in numbers
             }
 
-        return await self._topics.led("offsets", partitions, ask, rights.DESCRIBE)
+        return await self._topics.led("offsets", partitions, ask, rights.DESCRIBE, within_s)
 
     async def trim(self, positions: Mapping[Partition, int]) -> None:
         """Delete the records before these positions; one past the end means the end, as the broker refuses those."""

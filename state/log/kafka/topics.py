@@ -212,15 +212,19 @@ class Topics:
         """What is known of these is old: a broker is asked before anything else is."""
         self._stale.update(topics)
 
+    async def leaderless(self, partitions: Collection[Partition], within_s: float = ANSWER_WITHIN_S) -> list[Partition]:
+        """Those that have no leader now, which is looked for again when they are asked for next. Raises UnknownTopic."""
+        await self.require(partitions, within_s)
+        found = [one for one in partitions if self.known_leader(one) == -1]
+        self.forget({one.topic for one in found})
+        return found
+
     async def by_leader(
         self, partitions: Collection[Partition], within_s: float = ANSWER_WITHIN_S
     ) -> dict[int, list[Partition]]:
         """The partitions by the broker that leads them. Raises UnknownTopic, KafkaRefused where one has no leader."""
-        await self.require(partitions, within_s)
-        leaderless = [one for one in partitions if self.known_leader(one) == -1]
-        if leaderless:
-            self.forget({one.topic for one in leaderless})
-            raise KafkaRefused(f"partition {leaderless[0]}", 5)
+        if lost := await self.leaderless(partitions, within_s):
+            raise KafkaRefused(f"partition {lost[0]}", 5)
         found: dict[int, list[Partition]] = {}
         for partition in partitions:
             found.setdefault(self.known_leader(partition) or 0, []).append(partition)
