@@ -216,6 +216,11 @@ class MemoryLog(MemoryGroupStore):
             raise Fenced(checks.fenced(transactional_id))
         self._opened.add((application, transactional_id))
 
+    async def check_rights(
+        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+    ) -> None:
+        """Who may write the log may do all of it."""
+
     async def check_alone(self, application: str) -> None:
         """Nothing but applications commits positions here."""
 

@@ -183,6 +183,12 @@ class Log(Protocol):
     async def check_alone(self, application: str) -> None:
         """Raises StateError where another program commits positions under the application's name (Kafka: members of its group)."""
 
+    async def check_rights(
+        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+    ) -> None:
+        """Raises what deleting or growing these topics, or forgetting positions of the application, would raise for a right that the
+        user lacks; changes nothing. Who makes several such changes asks before the first. Topics that are not there are passed over."""
+
     def fences(self, guarantee: Guarantee) -> bool:
         """Whether a fenced writer's commits of this guarantee are refused for certain; else the writer goes by its clock."""
 

@@ -27,6 +27,7 @@ from tests.cli.console import Console
 from tests.contracts.logs import read_all, records, until, values
 from tests.kafka import secured
 from tests.kafka.place import leave_open, owner
+from workers.prepare import RESET
 
 pytestmark = pytest.mark.kafka
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional-id": 5}
@@ -125,6 +126,31 @@ async def test_an_app_runs_with_exactly_the_listed_rights(acls: Acls, tmp_path: 
         assert done.code == 0, done
     fleet.terminate()
     assert await asyncio.to_thread(fleet.wait, 30) == 0, console.said("background")
+    await refused_before_it_begins(acls, console, prefix)
+
+
+async def refused_before_it_begins(acls: Acls, console: Console, prefix: str) -> None:
+    """A reset that lacked a right in the middle left an app that was refused at its start until somebody gave that right."""
+    log = await open_kafka(KafkaOptions([("127.0.0.1", acls.secured.broker.port)], prefix))
+    changes = "bank-balances-changelog"
+    for lacking in (Right("Delete", "topic", prefix + changes), Right("Delete", "group", prefix + "bank")):
+        done = await asyncio.to_thread(console, "reset", "bank")
+        assert done.code == 1 and f"the user lacks {lacking}; " in done.err, done
+        assert await log.metadata("bank", RESET, "plan") is None
+        await acls.allow([lacking])
+    options = KafkaOptions(
+        [("localhost", acls.secured.ports["SASL_PLAINTEXT"])], prefix, config=str(acls.config(console.folder))
+    )
+    own = await open_kafka(options)
+    with pytest.raises(
+        KafkaRefused, match=rf"growing topic {changes}, payments.*lacks Alter on topic {prefix}{changes}, Alter"
+    ):
+        await own.check_rights("bank", grown=["payments", changes])
+    await log.check_rights("bank", grown=["payments", "not-there"])
+    await own.close()
+    done = await asyncio.to_thread(console, "reset", "bank")
+    assert done.code == 0 and await log.topics([changes]) == {}, done
+    await log.close()
 
 
 async def live(log: KafkaLog) -> None:

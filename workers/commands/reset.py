@@ -180,6 +180,7 @@ def _alone(application: str, root: Path) -> Iterator[None]:
 
 async def _carry_out(log: GroupLog, held: Held, plan: Plan, root: Path) -> None:
     application = held.lease.application
+    await log.check_rights(application, deleted=plan.deleted, forgets=bool(plan.partitions))
     await log.put_metadata(application, RESET, "plan", msgspec.json.encode(plan), lease=held.lease)
     await _fence(log, held.lease)
     await log.forget_positions(held.lease, plan.forgotten())

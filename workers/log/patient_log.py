@@ -236,6 +236,11 @@ class PatientLog:
     async def check_alone(self, application: str) -> None:
         await self._read(lambda: self.inner.check_alone(application))
 
+    async def check_rights(
+        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+    ) -> None:
+        await self._read(lambda: self.inner.check_rights(application, deleted=deleted, grown=grown, forgets=forgets))
+
     def fences(self, guarantee: Guarantee) -> bool:
         return self.inner.fences(guarantee)
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from state.errors import LeaseLost, LogUnavailable, LogUnusable, StateError, UnknownTopic
 from state.log import checks, compaction
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
-from state.log.kafka import facts
+from state.log.kafka import facts, permits, rights
 from state.log.kafka.appender import Appender
 from state.log.kafka.broker_settings import position_lifetime_ms
 from state.log.kafka.cluster import Cluster, KafkaOptions, open_cluster
@@ -175,6 +175,13 @@ class KafkaLog:
 
     async def open_writer(self, application: str, transactional_id: str) -> None:
         await self._writers.open(application, transactional_id, await self._facts_of(application))
+
+    async def check_rights(
+        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+    ) -> None:
+        await permits.check_topics(self._cluster, {rights.DELETE: deleted, rights.ALTER: grown})
+        if forgets:
+            await self._cluster.offsets.check_may_forget(application)
 
     async def check_alone(self, application: str) -> None:
         await refuse_members(self._cluster, application)

@@ -239,8 +239,14 @@ class Offsets:
 
     async def forget(self, group: str, partitions: Collection[Partition]) -> None:
         """Remove what the group has committed of these partitions; a group that never committed has none."""
-        if not partitions:
-            return
+        if partitions:
+            await self._forget(group, partitions)
+
+    async def check_may_forget(self, group: str) -> None:
+        """Raises what `forget` would raise for the right on the group: a request that names no partition removes nothing."""
+        await self._forget(group, ())
+
+    async def _forget(self, group: str, partitions: Collection[Partition]) -> None:
         inside = self._topics.names.inside(group)
         by_topic = self._topics.names.by_topic(dict.fromkeys(partitions, None))
         listed: Any = [(topic, [number for number, _ in numbers]) for topic, numbers in by_topic.items()]

@@ -403,7 +403,7 @@ class OffsetCommitRequest_v7(RequestStruct):  # type: ignore[misc]
     )
 
 
-def metadata(names: list[str] | None) -> MetadataRequest_v12:
-    """Of the named topics; of all, where it is None."""
+def metadata(names: list[str] | None, *, operations: bool = False) -> MetadataRequest_v12:
+    """Of the named topics; of all, where it is None. `operations`: with what the user may do with each."""
     topics: Any = None if names is None else [(NO_TOPIC_ID, name, {}) for name in names]
-    return MetadataRequest_v12(topics, False, False, {})
+    return MetadataRequest_v12(topics, False, operations, {})
