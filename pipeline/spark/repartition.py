@@ -320,7 +320,8 @@ async def _carry_out(log: GroupLog, url: str, held: Held, app: App, layout: Layo
     """The note, the partitions, what time brings about, the entries, the end of the note: each step may be done again."""
     application, now_ms = held.lease.application, wall_ms()
     await held.check()
-    await log.check_rights(application, grown=[name for name, count in layout.counts.items() if count != job.to])
+    grown = [name for name, count in layout.counts.items() if count != job.to]
+    await log.check_rights(application, grown=grown, seeds=True)
     await log.put_metadata(application, REPARTITION, "from", str(job.before).encode(), lease=held.lease)
     await log.put_metadata(application, REPARTITION, "to", str(job.to).encode(), lease=held.lease)
     for name in sorted(layout.counts):

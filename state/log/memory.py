@@ -217,7 +217,13 @@ class MemoryLog(MemoryGroupStore):
         self._opened.add((application, transactional_id))
 
     async def check_rights(
-        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+        self,
+        application: str,
+        *,
+        deleted: Collection[str] = (),
+        grown: Collection[str] = (),
+        forgets: bool = False,
+        seeds: bool = False,
     ) -> None:
         """Who may write the log may do all of it."""
 

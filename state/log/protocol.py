@@ -184,10 +184,16 @@ class Log(Protocol):
         """Raises StateError where another program commits positions under the application's name (Kafka: members of its group)."""
 
     async def check_rights(
-        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+        self,
+        application: str,
+        *,
+        deleted: Collection[str] = (),
+        grown: Collection[str] = (),
+        forgets: bool = False,
+        seeds: bool = False,
     ) -> None:
-        """Raises what deleting or growing these topics, or forgetting positions of the application, would raise for a right that the
-        user lacks; changes nothing. Who makes several such changes asks before the first. Topics that are not there are passed over."""
+        """Raises what deleting or growing these topics, forgetting positions of the application, or seeding them, would raise for a
+        right that the user lacks; changes nothing. Who makes several such changes asks before the first. Topics that are not there are passed over."""
 
     def fences(self, guarantee: Guarantee) -> bool:
         """Whether a fenced writer's commits of this guarantee are refused for certain; else the writer goes by its clock."""

@@ -225,7 +225,13 @@ class SqliteLog:
         self._opened.add((application, transactional_id))
 
     async def check_rights(
-        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+        self,
+        application: str,
+        *,
+        deleted: Collection[str] = (),
+        grown: Collection[str] = (),
+        forgets: bool = False,
+        seeds: bool = False,
     ) -> None:
         """Who may write the file may do all of it."""
 

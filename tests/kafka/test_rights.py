@@ -185,9 +185,14 @@ async def test_a_seed_wants_no_right_more_but_to_see_a_limit_that_is_lower_than_
         lease = await log.acquire("bank", "me", "a:1", None)
         assert lease is not None
         position, out = Partition("payments", 0), Partition("alerts", 0)
-        with pytest.raises(LogUnusable, match=r"no transaction of 900 s, .* allow DescribeConfigs on the cluster"):
-            await log.seed_positions(lease, {position: 1}, {out: records("a")})
+        for asked in (
+            log.check_rights("bank", seeds=True),
+            log.seed_positions(lease, {position: 1}, {out: records("a")}),
+        ):
+            with pytest.raises(LogUnusable, match=r"no transaction of 900 s, .* allow DescribeConfigs on the cluster"):
+                await asked
         await acls.allow([Right("DescribeConfigs", "cluster", "kafka-cluster")])
+        await log.check_rights("bank", seeds=True)
         assert await log.seed_positions(lease, {position: 1}, {out: records("b")})
         assert await log.positions("bank", [position]) == {position: 1}
     finally:

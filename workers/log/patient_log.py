@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from state.errors import LogDamaged, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
@@ -237,9 +237,16 @@ class PatientLog:
         await self._read(lambda: self.inner.check_alone(application))
 
     async def check_rights(
-        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+        self,
+        application: str,
+        *,
+        deleted: Collection[str] = (),
+        grown: Collection[str] = (),
+        forgets: bool = False,
+        seeds: bool = False,
     ) -> None:
-        await self._read(lambda: self.inner.check_rights(application, deleted=deleted, grown=grown, forgets=forgets))
+        wanted: Any = {"deleted": deleted, "grown": grown, "forgets": forgets, "seeds": seeds}
+        await self._read(lambda: self.inner.check_rights(application, **wanted))
 
     def fences(self, guarantee: Guarantee) -> bool:
         return self.inner.fences(guarantee)

@@ -177,11 +177,19 @@ class KafkaLog:
         await self._writers.open(application, transactional_id, await self._facts_of(application))
 
     async def check_rights(
-        self, application: str, *, deleted: Collection[str] = (), grown: Collection[str] = (), forgets: bool = False
+        self,
+        application: str,
+        *,
+        deleted: Collection[str] = (),
+        grown: Collection[str] = (),
+        forgets: bool = False,
+        seeds: bool = False,
     ) -> None:
         await permits.check_topics(self._cluster, {rights.DELETE: deleted, rights.ALTER: grown})
         if forgets:
             await self._cluster.offsets.check_may_forget(application)
+        if seeds:
+            await self.seeds.check_may_seed(application)
 
     async def check_alone(self, application: str) -> None:
         await refuse_members(self._cluster, application)

@@ -69,7 +69,7 @@ class Seeds:
         assert topic is not None
         if await self._has_positions(lease, contents):
             return False
-        limit_s = min(self.most_s, await broker_settings.transaction_limit_s(self._cluster.connections))
+        limit_s = await self._limit_s()
         producer, seed = await self._named(topic, lease, limit_s)
         since = _now()
         committed = facts.seed_record(Seed(seed.transactional_id, committed=True))
@@ -103,25 +103,25 @@ class Seeds:
         topic.view.apply_own(UNDER_LEASE, behind[partition], noted)
         return True
 
+    async def check_may_seed(self, application: str) -> None:
+        """Raises LogUnusable where brokers refuse a transaction that may take as long as a seed; by an id that nothing is written with."""
+        limit_s = await self._limit_s()
+        await _initialised(self._producer(application, _new_seed(application), limit_s), limit_s)
+
+    async def _limit_s(self) -> float:
+        return min(self.most_s, await broker_settings.transaction_limit_s(self._cluster.connections))
+
     async def _has_positions(self, lease: Lease, contents: Contents) -> bool:
         return bool(await self._cluster.offsets.committed(lease.application, contents.positions))
 
     async def _named(self, topic: FactsTopic, lease: Lease, limit_s: float) -> tuple[Producer, Seed]:
         """The producer of a new seed. Raises LeaseLost."""
-        seed = Seed(f"{lease.application}.seed.{uuid.uuid4().hex[:12]}")
+        seed = _new_seed(lease.application)
         left = topic.open_seed()  # by this holder, whose call was not answered: its transaction may be open
         if left is not None:
             await self._producer(lease.application, left, limit_s).initialise()
         producer = self._producer(lease.application, seed, limit_s)
-        try:
-            await producer.initialise()
-        except KafkaRefused as error:
-            if error.code != INVALID_TRANSACTION_TIMEOUT:
-                raise
-            raise LogUnusable(
-                f"{error.what}: the brokers allow no transaction of {limit_s:g} s, which is Kafka's default, and do not let this "
-                "user see their limit: allow DescribeConfigs on the cluster, or raise transaction.max.timeout.ms"
-            ) from error
+        await _initialised(producer, limit_s)
         await self._leases.write(topic, lease, lambda: [facts.seed_record(seed)])
         return producer, seed
 
@@ -167,6 +167,22 @@ class Seeds:
             return True
         raise LogUnavailable(
             f"the brokers did not answer for {ANSWER_WITHIN_S:g} s; nothing was written: run it again"
+        ) from error
+
+
+def _new_seed(application: str) -> Seed:
+    return Seed(f"{application}.seed.{uuid.uuid4().hex[:12]}")
+
+
+async def _initialised(producer: Producer, limit_s: float) -> None:
+    try:
+        await producer.initialise()
+    except KafkaRefused as error:
+        if error.code != INVALID_TRANSACTION_TIMEOUT:
+            raise
+        raise LogUnusable(
+            f"{error.what}: the brokers allow no transaction of {limit_s:g} s, which is Kafka's default, and do not let this "
+            "user see their limit: allow DescribeConfigs on the cluster, or raise transaction.max.timeout.ms"
         ) from error
 
 
