@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from orchestrator import App, Record
 from orchestrator.coordinator.services import Services
 from state.log.memory import MemoryLog
@@ -40,6 +42,42 @@ async def test_an_instance_whose_secret_is_gone_from_disk_may_coordinate(tmp_pat
 
         await until("the lease is taken", is_taken, within_s=10)
         assert not secret.exists()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await services.close()
+
+
+async def test_a_coordinator_that_only_its_own_machine_reaches_is_left_in_peace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Instances on two machines, neither with --listen: each was refused at the other's 127.0.0.1, took it for gone, and the lease from
+    it, one term a second, for ever."""
+    log = MemoryLog(markers=False)
+    spec = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path))
+    services = Services(instance_credentials(spec))
+    await services.open()
+    nothing = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    host, port = nothing.sockets[0].getsockname()
+    nothing.close()
+    await nothing.wait_closed()
+    await log.acquire(app.id, "other", f"{host}:{port}", None)
+    running = asyncio.create_task(Candidate(log, await prepare(log, app), spec, services).run())
+    try:
+
+        async def is_taken() -> bool:
+            return (lease := await log.lease(app.id)) is not None and lease.holder == "i1"
+
+        await until("the lease is taken", is_taken, within_s=10)
+        again = await log.acquire(app.id, "other", f"{host}:{port}", await log.lease(app.id))
+        assert again is not None
+
+        async def is_said() -> bool:
+            assert not await is_taken()
+            return "it listens for its own machine alone" in caplog.text
+
+        await until("a line", is_said, within_s=10)
+        assert await log.lease(app.id) == again
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -64,6 +64,7 @@ class Candidate:
         self._surroundings = surroundings
         self._election = Election()
         self._listener = ListenerWatch()  # of the coordinator
+        self._refused: dict[str, int] = {}  # the terms in which coordinators were taken for gone, by address
         self._note = note  # writes a line into the journal of the instance
         self._measures = measures or Measures(OF_INSTANCE)
         self._unreached, self._tried_s = "", 0.0  # why the advertised address is of no use, and when that was seen
@@ -90,7 +91,7 @@ class Candidate:
                 seen = None if lease is None else Seen(lease.term, lease.beat)
                 if self._election.look(seen, monotonic_ms()) or await is_given_back(self._log, lease):
                     await self._serve(lease, "")
-                elif lease is not None and await self._listener.is_refused(lease.address):
+                elif lease is not None and await self._is_gone(lease):
                     log.info("connections to %s are refused, where %s was the coordinator", lease.address, lease.holder)
                     # This very instance is not gone: its own last term ended, and its workers come back.
                     await self._serve(lease, "" if lease.holder == self._spec.instance else lease.holder)
@@ -106,6 +107,25 @@ class Candidate:
             if self._is_over:
                 return
             await asyncio.sleep(LOOK_S)
+
+    async def _is_gone(self, lease: Lease) -> bool:
+        """Whether the process of the coordinator has ended, as this host says. One that takes the lease again, and is refused as before,
+        lives: it listens on another machine, for that one alone. Two of these took the lease from each other for ever."""
+        if not await self._listener.is_refused(lease.address):
+            self._refused.pop(lease.address, None)
+            return False
+        if self._refused.setdefault(lease.address, lease.term) == lease.term:
+            return True
+        if self._refused[lease.address] > 0:
+            self._refused[lease.address] = 0  # it is said once
+            log.warning(
+                "no instance answers at %s, where %s coordinates '%s': it listens for its own machine alone, and workers here get no "
+                "task; start the instances there with --listen HOST:PORT (docs/security.md, Other machines)",
+                lease.address,
+                lease.holder,
+                self._app.id,
+            )
+        return False
 
     async def _give_back(self, lease: Lease) -> None:
         """After the coordinator's last write: the log's writes are made one after the other. A log that is away is not
