@@ -9,6 +9,7 @@ processor sends (so one input always gives one placement), a running number for 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 
 _SEED = 0x9747B28C
@@ -17,20 +18,26 @@ _MASK = 0xFFFFFFFF
 _CACHED_KEYS = 1 << 15  # the hash is a Python loop, some microseconds; hot keys should not pay it
 
 
+@lru_cache(maxsize=256)
+def _words(count: int) -> Callable[[bytes], tuple[int, ...]]:
+    """What reads the first `count` words of a key."""
+    return struct.Struct(f"<{count}I").unpack_from
+
+
 def murmur2(data: bytes) -> int:
     """Austin Appleby's MurmurHash2 with Kafka's seed, as a signed 32-bit number."""
     length = len(data)
     words = length >> 2
     h = _SEED ^ length
-    for word in struct.unpack_from(f"<{words}I", data):
-        k = (word * _M) & _MASK
-        k ^= k >> 24
-        h = ((h * _M) & _MASK) ^ ((k * _M) & _MASK)
-    rest = data[words << 2 :]
-    if rest:
-        h = ((h ^ int.from_bytes(rest, "little")) * _M) & _MASK
+    for word in _words(words)(
+        data
+    ):  # few operations of each: who sends to keys that come once pays this for every record
+        k = word * _M & _MASK
+        h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
+    if length & 3:
+        h = (h ^ int.from_bytes(data[words << 2 :], "little")) * _M & _MASK
     h ^= h >> 13
-    h = (h * _M) & _MASK
+    h = h * _M & _MASK
     h ^= h >> 15
     return h - 0x100000000 if h & 0x80000000 else h
 
