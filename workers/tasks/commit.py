@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from pipeline.process import Changes, TaskProcess
 from state.changelog import LEADER_EPOCH
@@ -63,9 +64,9 @@ def collect(run: TaskRun, at_ms: int, *, with_gaps: bool) -> Taken | None:
 
 
 def _records(run: TaskRun, changes: Changes) -> dict[Partition, Sequence[NewRecord]]:
+    # What a task wants written has the fields of what a log writes, which reads no others: no second object is made of each.
     records: dict[Partition, Sequence[NewRecord]] = {
-        Partition(*place): [NewRecord(r.key, r.value, r.timestamp_ms, r.headers) for r in outputs]
-        for place, outputs in changes.outputs.items()
+        Partition(*place): cast(Sequence[NewRecord], outputs) for place, outputs in changes.outputs.items()
     }
     for table, writes in changes.writes.items():
         at_ms = changes.write_timestamp_ms[table]
