@@ -115,24 +115,24 @@ def instances(group: GroupState) -> list[dict[str, Any]]:
         if member.fenced:
             continue  # what is left of a dead one until its session ends
         name = member.join_request.instance
-        state = "leaving" if member.is_leaving else "running" if member.sent is not None else "joining"
         row = rows.setdefault(
             name,
             {
                 "id": name,
-                "state": state,
+                "state": "leaving" if member.is_leaving else "running" if member.sent is not None else "joining",
                 "workers": 0,
                 "load": 0,
+                "silent": False,
                 "host": member.join_request.host,
                 "pid": member.join_request.pid,
                 "notices": [],
                 "guarantees": [],
             },
         )
-        if member.join_request.guarantee not in row["guarantees"]:
-            row["guarantees"].append(member.join_request.guarantee)
+        row["guarantees"] = list(dict.fromkeys([*row["guarantees"], member.join_request.guarantee]))
         row["notices"] += member.status.notice.splitlines()
         if is_silent(group, member):
+            row["silent"] = True
             who = "" if member.name == name else f"{member.name} "
             row["notices"].append(f"{who}has been silent for {show_duration(member.silent_for(group.last_step_ms))}")
         row["workers"] += 1

@@ -128,7 +128,7 @@ class MemoryLog(MemoryGroupStore):
         return {partition: self.part(partition).readable_end for partition in partitions}
 
     async def known_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return await self.ends(partitions)
+        return {partition: self.part(partition).readable_end for partition in partitions}
 
     async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return {partition: self.part(partition).end for partition in partitions}

@@ -45,6 +45,8 @@ def test_they_begin_a_group_and_a_bounce_keeps_tasks(console: Console) -> None:
     assert console.end(right) == 0
     away = console.here("status", "bank", "--json").json
     assert tasks_of(away, "left") == tasks_of(before, "left"), "those of the other are kept for it"
+    waited = console.here("wait", "bank", "--instances", "2", "--timeout", "500ms")
+    assert waited.code == 4 and "1 instance of 2 is there" in waited.err, "the next one would be bounced beside it"
     right = join(console, "right")
     after = stable(console, 2)
     assert tasks_of(after, "left") == tasks_of(before, "left"), "the other never paused"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 READS = (
     "topics",
     "ends",
+    "known_ends",
     "written",
     "expired",
     "starts",

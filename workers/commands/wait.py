@@ -67,7 +67,8 @@ async def _wait(args: Any) -> dict[str, Any]:
             async with client_of(args) as (application, _, client):
                 while True:
                     status = await client.ask(StatusRequest(), retry_s=max(0.0, deadline - monotonic_s()))
-                    there = len(status["instances"])
+                    # One that has been bounced and is not back keeps its tasks, and runs none of them.
+                    there = sum(not row.get("silent") for row in status["instances"])
                     seen = (
                         "tasks are moving"
                         if not status["stable"]
