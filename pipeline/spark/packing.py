@@ -88,8 +88,8 @@ def needed(names: Collection[str] = ()) -> dict[str, metadata.Distribution]:
         if name != OURS:  # which the driver sends along
             found[name] = distribution
         for text in distribution.requires or ():
-            wanted = EXTRA.search(text)
-            if wanted is None or wanted[1] in extras:
+            wanted = EXTRA.findall(text)  # one of several, as Poetry writes what two extras need
+            if not wanted or not set(extras).isdisjoint(wanted):
                 waiting.append((NAME.match(text)[0], _extras(text), ""))  # type: ignore[index]
     return found
 

@@ -25,6 +25,21 @@ def test_what_executors_need_and_nothing_else() -> None:
         needed(["no_such.thing"])
 
 
+def test_what_any_of_several_extras_needs_goes_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `extra == "all" or extra == "http"` the first alone was looked at."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, requirement in (
+        ("lib-a", "lib-b[http]"),
+        ("lib-b", 'lib-c ; extra == "all" or extra == "http"'),
+        ("lib-c", ""),
+    ):
+        facts = tmp_path / f"{name.replace('-', '_')}-1.dist-info/METADATA"
+        facts.parent.mkdir()
+        facts.write_text(f"Name: {name}\nVersion: 1\n" + (f"Requires-Dist: {requirement}\n" if requirement else ""))
+    assert set(needed(["lib-a"])) - set(needed()) == {"lib-a", "lib-b", "lib-c"}
+    assert set(needed(["lib-b"])) - set(needed()) == {"lib-b"}
+
+
 @pytest.mark.parametrize("name", ["", "requests>=2", "httpx[http2]", "../requests"])
 def test_what_is_no_name_of_a_distribution_is_refused(name: str) -> None:
     with pytest.raises(WrongUse, match="name a distribution alone"):
