@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pipeline.spark.set_to import set_to
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -20,12 +22,8 @@ OPEN, MOST = "spark.sql.files.openCostInBytes", "spark.sql.files.maxPartitionByt
 @contextmanager
 def one_split_a_task(session: SparkSession) -> Iterator[None]:
     """What is read here packs no two files together."""
-    was = session.conf.get(OPEN)
-    session.conf.set(OPEN, str(session.conf.get(MOST)))
-    try:
+    with set_to(session, {OPEN: str(session.conf.get(MOST))}):
         yield
-    finally:
-        session.conf.set(OPEN, str(was))
 
 
 def order_of_parts(frame: DataFrame) -> list[int]:

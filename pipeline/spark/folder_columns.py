@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.files.columns import fields_of
 from pipeline.files.shape import Reading, Shape
+from pipeline.spark.set_to import set_to
 from pipeline.values.codecs import JsonCodec
 
 if TYPE_CHECKING:
@@ -23,14 +24,10 @@ INFERRED = "spark.sql.sources.partitionColumnTypeInference.enabled"
 def as_they_stand(session: SparkSession, load: Callable[..., DataFrame], reading: Reading, shape: Shape) -> DataFrame:
     """What `load` gives, with the columns of folders as text but for numbers in fields of the value. To know what Spark makes of these
     it need not look into every file: `load(is_merged=False)`."""
-    was = session.conf.get(INFERRED)
-    try:
-        session.conf.set(INFERRED, "true")
+    with set_to(session, {INFERRED: "true"}):
         guessed = load(is_merged=False)
-        session.conf.set(INFERRED, "false")
+    with set_to(session, {INFERRED: "false"}):
         found = load()
-    finally:
-        session.conf.set(INFERRED, str(was))
     kinds = {field.name: field.dataType for field in guessed.schema}
     for field in found.schema:
         kind = kinds.get(field.name, field.dataType)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE = "computed.json"
+SQL, OWN_FOLDER = (
+    "spark.sql.",
+    "spark.sql.warehouse.dir",
+)  # a new folder each time, unless it is named; files have their paths
 FRAMES = ".history-"  # folders below the snapshots with the rows of DataFrames, for as long as a backfill runs
 
 
@@ -97,8 +101,8 @@ def find(root: Path, inputs: Inputs, made_of: str, say: Say) -> Kept | None:
             found = kept
         else:
             say(
-                f"{path.parent} has what a backfill of '{kept.application}' computed of another source or history, and could not write: it is "
-                "not used; remove it"
+                f"{path.parent} has what a backfill of '{kept.application}' computed of another source or history, or with other {SQL}* "
+                "properties, and could not write: it is not used; remove it"
             )
     return found
 
@@ -133,10 +137,27 @@ def sum_of(session: SparkSession, inputs: Inputs, *, snapshot_only: bool) -> str
             return ""
         history[topic] = list(facts)
     topics = {name: (info.topic_id, info.partitions) for name, info in sorted(prepared.topics.items())}
-    parts = (inputs.app_ref, prepared.topology.numbering(), topics, history, inputs.shape, inputs.bad, snapshot_only)
+    is_sql = any(not isinstance(one, str) for sources in inputs.history.values() for one in sources)
+    how = _sql_properties(session) if is_sql else []
+    parts = (
+        inputs.app_ref,
+        prepared.topology.numbering(),
+        topics,
+        history,
+        how,
+        inputs.shape,
+        inputs.bad,
+        snapshot_only,
+    )
     found = hashlib.blake2b(packed(pieces(module_of(inputs.app_ref))), digest_size=16)
     found.update(msgspec.json.encode(parts))
     return found.hexdigest()
+
+
+def _sql_properties(session: SparkSession) -> list[tuple[str, str]]:
+    """By which Spark reads what it is asked for: a query has other rows by some of them."""
+    found: dict[str, str] = session.conf.getAll
+    return sorted((name, value) for name, value in found.items() if name.startswith(SQL) and name != OWN_FOLDER)
 
 
 def _source(session: SparkSession, one: From) -> tuple[object, ...] | None:
