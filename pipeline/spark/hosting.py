@@ -66,7 +66,7 @@ class SparkHandle:
         self._task = task
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[int] = self._loop.create_future()
-        self.remote = leashes.expect(task.group)
+        self.remote = leashes.expect(task.group, task.spec.instance)
         self._killing: asyncio.Task[None] | None = None
         self._alone = False  # Spark is gone
         self._going: Process | None = None  # whose executor Spark takes away

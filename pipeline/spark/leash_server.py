@@ -8,6 +8,7 @@ as it is reached. In the flow: hosting (the driver) -> `LeashServer` -> leash.py
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 
@@ -22,13 +23,15 @@ from pipeline.spark.leash import Hosted, Order, Process, Word, kernel
 from workers.fleet.presence import started
 
 STRENGTH: tuple[Word | None, ...] = (None, "stop", "bounce", "kill")
+log = logging.getLogger("orchestrator.hosting")
 _hosted = msgspec.msgpack.Decoder(Hosted)
 
 
 class Remote:
     """The process of one job's instance, as far as the driver knows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
         self.hosted: Hosted | None = None  # the process of the latest attempt, also after its end
         self._connection: Connection | None = None
         self._wanted: Word | None = None
@@ -68,8 +71,14 @@ class Remote:
 
     def begun(self, hosted: Hosted, connection: Connection) -> bool:
         """A process is connected. False where it is of an attempt that has a successor."""
-        if self.hosted is not None and hosted.attempt < self.hosted.attempt:
+        before = self.hosted
+        if before is not None and hosted.attempt < before.attempt:
             return False
+        if before is not None and hosted.attempt > before.attempt and not self.is_to_end:
+            log.warning(
+                "%s: its process %d on %s, or the executor of that, was lost; Spark has started it again on %s",
+                *(self._instance, before.process.pid, before.host, hosted.host),
+            )
         if self._connection is not None:
             same = self.hosted is not None and hosted.process == self.hosted.process
             if not same:
@@ -106,9 +115,9 @@ class LeashServer:
     async def close(self) -> None:
         await self._listener.close()
 
-    def expect(self, group: str) -> Remote:
-        """The process of a job that is about to be submitted."""
-        return self._remotes.setdefault(group, Remote())
+    def expect(self, group: str, instance: str) -> Remote:
+        """The process of the job of an instance that is about to be submitted."""
+        return self._remotes.setdefault(group, Remote(instance))
 
     def forget(self, group: str) -> None:
         """The job is over: a process of it that still comes is ended."""

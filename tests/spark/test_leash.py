@@ -64,7 +64,7 @@ async def until(is_so: Callable[[], Any]) -> None:
 
 async def test_orders_come_through_the_pipe() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         one = await entered(leash(address))
         await until(lambda: remote.is_there)
         assert one.own_host == "127.0.0.1"
@@ -83,7 +83,7 @@ async def test_orders_come_through_the_pipe() -> None:
 
 async def test_an_order_waits_for_the_process_and_for_the_one_after_it() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         remote.order("stop")
         first = await entered(leash(address))
         assert await read(first) == STOP
@@ -95,7 +95,7 @@ async def test_an_order_waits_for_the_process_and_for_the_one_after_it() -> None
 
 async def test_an_order_is_obeyed_once_however_often_the_connection_is_made() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         one = await entered(leash(address))
         remote.order("stop")
         await until(lambda: remote.is_there)
@@ -114,7 +114,7 @@ def connection_of(remote: Remote) -> Any:
 
 async def test_a_process_leaves_and_its_successor_does_not() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         first = await entered(leash(address))
         await until(lambda: remote.is_there)
         remote.leave()
@@ -129,7 +129,7 @@ async def test_a_process_leaves_and_its_successor_does_not() -> None:
 
 async def test_without_a_driver_the_pipe_ends() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         one = await entered(leash(address))
         await until(lambda: remote.is_there)
     assert await read(one) == b""
@@ -145,7 +145,7 @@ async def test_a_driver_that_is_not_there_is_named() -> None:
 
 async def test_another_secret_is_refused_at_once() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         other = Credentials("bank", Secret(Right.JOIN, b"x" * KEY_BYTES))
         with pytest.raises(NotTrusted, match="--secret-file"):
             await entered(leash(address, credentials=other))
@@ -154,7 +154,7 @@ async def test_another_secret_is_refused_at_once() -> None:
 
 async def test_a_lesser_right_hosts_nothing() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         lesser = Credentials("bank", SECRET.lowered(Right.SCALE))
         connection = await connect(address, lesser)
         connection.send(hosted("g", 0, 0, 0))
@@ -164,14 +164,18 @@ async def test_a_lesser_right_hosts_nothing() -> None:
         await connection.close()
 
 
-async def test_of_two_attempts_the_later_lives() -> None:
-    """Spark starts a task again whose executor it has lost, and which may still run."""
+async def test_of_two_attempts_the_later_lives(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark starts a task again whose executor it has lost, and which may still run. It is named: the fleet sees no end of it."""
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         old = await entered(leash(address))
         await until(lambda: remote.is_there)
         new = await entered(elsewhere(address, attempt=1))
         assert await read(old) == b""  # it is to end in order
+        [line] = [record.getMessage() for record in caplog.records if record.name == "orchestrator.hosting"]
+        assert line.startswith(f"i1: its process {os.getpid()} on ") and line.endswith(
+            "Spark has started it again on b"
+        )
         await left(old)
         late = await entered(leash(address))  # the network to an executor came back
         assert await read(late) == b""
@@ -210,7 +214,7 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
 
 async def test_a_kill_and_a_process_whose_job_is_over() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         one = child(address, "g")
         await until(lambda: remote.is_there)
         remote.order("kill")
@@ -222,7 +226,7 @@ async def test_a_kill_and_a_process_whose_job_is_over() -> None:
 
 async def test_a_signal_goes_to_a_process_of_this_kernel_and_to_no_stranger_with_its_number() -> None:
     async with driver() as (server, address):
-        remote = server.expect("g")
+        remote = server.expect("g", "i1")
         one = child(address, "g")
         await until(lambda: remote.is_there)
         found = remote.hosted
