@@ -130,7 +130,7 @@ async def test_an_app_runs_with_exactly_the_listed_rights(acls: Acls, tmp_path: 
 
 
 async def refused_before_it_begins(acls: Acls, console: Console, prefix: str) -> None:
-    """A reset that lacked a right in the middle left an app that was refused at its start until somebody gave that right."""
+    """A reset that lacked a right in the middle left an app that was refused at its start until that right was given."""
     log = await open_kafka(KafkaOptions([("127.0.0.1", acls.secured.broker.port)], prefix))
     changes = "bank-balances-changelog"
     for lacking in (Right("Delete", "topic", prefix + changes), Right("Delete", "group", prefix + "bank")):

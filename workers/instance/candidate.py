@@ -117,7 +117,7 @@ class Candidate:
         if self._refused.setdefault(lease.address, lease.term) == lease.term:
             return True
         if self._refused[lease.address] > 0:
-            self._refused[lease.address] = 0  # it is said once
+            self._refused[lease.address] = 0  # logged once
             log.warning(
                 "no instance answers at %s, where %s coordinates '%s': it listens for its own machine alone, and workers here get no "
                 "task; start the instances there with --listen HOST:PORT (docs/security.md, Other machines)",

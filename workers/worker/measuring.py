@@ -56,7 +56,7 @@ class Measuring:
         wanted = [p for run in looked_at for p in run.inputs]
         known = await inputs.ends(worker.log, wanted)
         self._leaderless = set() if known is None else {p for p in wanted if p not in known}
-        # Nobody writes to a partition without a leader: it ends where it did.
+        # A partition without a leader cannot be written: it ends where it did.
         self._ends = ends = {p: self._ends[p] for p in self._leaderless if p in self._ends} | (known or {})
         is_weighed = worker.spec.instance.settings.weights != "given"  # by rates, which fall where nothing happens
         if (seen, ends) == self._last and self._round % SIZE_EVERY and not is_weighed:
