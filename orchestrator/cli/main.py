@@ -20,6 +20,7 @@ from types import FrameType
 from orchestrator.cli.commands import COMMANDS, place_called
 from orchestrator.error_report import fail, is_unwritable, mute, report, written_out
 
+TERMINATED = 128 + signal.SIGTERM
 CO_COROUTINE, CO_ASYNC_GENERATOR = 0x80, 0x200  # of a code's flags, as `inspect` names them
 
 
@@ -89,10 +90,12 @@ def _run(argv: Sequence[str]) -> int:
 
 def _asked_to_end(error: BaseException | None) -> int | None:
     """The exit code of a signal that came while a class was made: Python before 3.12 raises a RuntimeError from whatever ends
-    a `__set_name__`. None where it was no signal."""
+    a `__set_name__`. None where it was no signal: an app that ends the program when it is imported has another code."""
     while error is not None and not isinstance(error, SystemExit | KeyboardInterrupt):
         error = error.__cause__
-    return 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "code", None)
+    if isinstance(error, SystemExit):
+        return TERMINATED if error.code == TERMINATED else None
+    return None if error is None else 130
 
 
 def _folder_is_no_place(error: Exception) -> str:

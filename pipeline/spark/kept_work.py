@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE = "computed.json"
-SQL, OWN_FOLDER = (
-    "spark.sql.",
-    "spark.sql.warehouse.dir",
-)  # a new folder each time, unless it is named; files have their paths
+SQL = "spark.sql."
+OWN_FOLDER = "spark.sql.warehouse.dir"  # a new one each time, unless it is named; files have their paths
 FRAMES = ".history-"  # folders below the snapshots with the rows of DataFrames, for as long as a backfill runs
 
 
@@ -139,16 +137,8 @@ def sum_of(session: SparkSession, inputs: Inputs, *, snapshot_only: bool) -> str
     topics = {name: (info.topic_id, info.partitions) for name, info in sorted(prepared.topics.items())}
     is_sql = any(not isinstance(one, str) for sources in inputs.history.values() for one in sources)
     how = _sql_properties(session) if is_sql else []
-    parts = (
-        inputs.app_ref,
-        prepared.topology.numbering(),
-        topics,
-        history,
-        how,
-        inputs.shape,
-        inputs.bad,
-        snapshot_only,
-    )
+    made_with = (inputs.shape, inputs.bad, how, snapshot_only)
+    parts = (inputs.app_ref, prepared.topology.numbering(), topics, history, made_with)
     found = hashlib.blake2b(packed(pieces(module_of(inputs.app_ref))), digest_size=16)
     found.update(msgspec.json.encode(parts))
     return found.hexdigest()

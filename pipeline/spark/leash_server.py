@@ -77,7 +77,10 @@ class Remote:
         if before is not None and hosted.attempt > before.attempt and not self.is_to_end:
             log.warning(
                 "%s: its process %d on %s, or the executor of that, was lost; Spark has started it again on %s",
-                *(self._instance, before.process.pid, before.host, hosted.host),
+                self._instance,
+                before.process.pid,
+                before.host,
+                hosted.host,
             )
         if self._connection is not None:
             same = self.hosted is not None and hosted.process == self.hosted.process

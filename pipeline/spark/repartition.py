@@ -41,7 +41,7 @@ from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
 from state.log import base
 from state.log.group_store import AppMetadata, Lease
-from state.log.protocol import GroupLog, NewRecord, Partition, Parts
+from state.log.protocol import GroupLog, Intended, NewRecord, Partition, Parts
 from workers.commands.cluster import LOCAL, Cluster, add_cluster, cluster_of
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
@@ -321,7 +321,7 @@ async def _carry_out(log: GroupLog, url: str, held: Held, app: App, layout: Layo
     application, now_ms = held.lease.application, wall_ms()
     await held.check()
     grown = [name for name, count in layout.counts.items() if count != job.to]
-    await log.check_rights(application, grown=grown, seeds=True)
+    await log.check_rights(application, Intended(grown=grown, seeds=True))
     await log.put_metadata(application, REPARTITION, "from", str(job.before).encode(), lease=held.lease)
     await log.put_metadata(application, REPARTITION, "to", str(job.to).encode(), lease=held.lease)
     for name in sorted(layout.counts):

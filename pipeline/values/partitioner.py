@@ -29,9 +29,7 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     words = length >> 2
     h = _SEED ^ length
-    for word in _words(words)(
-        data
-    ):  # few operations of each: who sends to keys that come once pays this for every record
+    for word in _words(words)(data):  # few operations of each: for keys that come once every record pays this
         k = word * _M & _MASK
         h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
     if length & 3:

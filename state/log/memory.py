@@ -36,6 +36,7 @@ from state.log.protocol import (
     FOR_EVER,
     Fetched,
     Guarantee,
+    Intended,
     MayWrite,
     NewRecord,
     Partition,
@@ -216,15 +217,7 @@ class MemoryLog(MemoryGroupStore):
             raise Fenced(checks.fenced(transactional_id))
         self._opened.add((application, transactional_id))
 
-    async def check_rights(
-        self,
-        application: str,
-        *,
-        deleted: Collection[str] = (),
-        grown: Collection[str] = (),
-        forgets: bool = False,
-        seeds: bool = False,
-    ) -> None:
+    async def check_rights(self, application: str, wanted: Intended) -> None:
         """Who may write the log may do all of it."""
 
     async def check_alone(self, application: str) -> None:

@@ -82,6 +82,16 @@ class Retention(NamedTuple):
 FOR_EVER = Retention()
 
 
+class Intended(NamedTuple):
+    """What a command is about to do with a log: topics that it deletes, topics that it grows, whether it forgets positions of the
+    application, and whether it seeds them."""
+
+    deleted: Collection[str] = ()
+    grown: Collection[str] = ()
+    forgets: bool = False
+    seeds: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
     """What a topic should be. `kind` is "plain", "changelog" (compacted) or "repartition" (consumed records may go); a plain
@@ -183,17 +193,9 @@ class Log(Protocol):
     async def check_alone(self, application: str) -> None:
         """Raises StateError where another program commits positions under the application's name (Kafka: members of its group)."""
 
-    async def check_rights(
-        self,
-        application: str,
-        *,
-        deleted: Collection[str] = (),
-        grown: Collection[str] = (),
-        forgets: bool = False,
-        seeds: bool = False,
-    ) -> None:
-        """Raises what deleting or growing these topics, forgetting positions of the application, or seeding them, would raise for a
-        right that the user lacks; changes nothing. Who makes several such changes asks before the first. Topics that are not there are passed over."""
+    async def check_rights(self, application: str, wanted: Intended) -> None:
+        """Raises what one of these changes would raise for a right that the user lacks; changes nothing. Who makes several asks before
+        the first. Topics that are not there are passed over."""
 
     def fences(self, guarantee: Guarantee) -> bool:
         """Whether a fenced writer's commits of this guarantee are refused for certain; else the writer goes by its clock."""

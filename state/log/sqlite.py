@@ -27,6 +27,7 @@ from state.log.protocol import (
     DELETE_RETENTION_MS,
     EXACTLY_ONCE,
     Guarantee,
+    Intended,
     MayWrite,
     NewRecord,
     Partition,
@@ -224,15 +225,7 @@ class SqliteLog:
             raise Fenced(checks.fenced(transactional_id))
         self._opened.add((application, transactional_id))
 
-    async def check_rights(
-        self,
-        application: str,
-        *,
-        deleted: Collection[str] = (),
-        grown: Collection[str] = (),
-        forgets: bool = False,
-        seeds: bool = False,
-    ) -> None:
+    async def check_rights(self, application: str, wanted: Intended) -> None:
         """Who may write the file may do all of it."""
 
     async def check_alone(self, application: str) -> None:

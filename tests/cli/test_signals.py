@@ -73,6 +73,14 @@ def test_a_signal_while_the_app_is_imported_is_not_its_mistake(
     assert (done.code, done.err) == (code, ""), done
 
 
+@pytest.mark.parametrize("code", ["0", "3", '"no"', ""])
+def test_an_app_that_ends_the_program_is_an_error(console: Console, code: str) -> None:
+    """Its own code is none of ours: with 0 a supervisor would take the fleet for one that ended in order."""
+    console.write("quits.py", f"import sys\nsys.exit({code})")
+    done = console("run", "quits:app")
+    assert done.code == 2 and "ends the program when it is imported" in done.err, done
+
+
 def test_sigterm_while_asyncio_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a module is there then: it was an internal error."""
     monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))

@@ -271,14 +271,17 @@ async def what_has_no_leader_hides_nothing(log: KafkaLog, killed: Broker, gone: 
         )
 
     await until("the topic", written)
-    assert await log.known_ends([lost, kept]) == await log.ends([lost, kept])
+
+    async def both_known() -> (
+        bool
+    ):  # a topic that is new has leaders, and its followers what was written, a little later
+        return await log.known_ends([lost, kept]) == await log.ends([lost, kept])
+
+    await until("the ends of both", both_known)
     await asyncio.to_thread(killed.stop, kill=True)
 
-    async def known() -> bool:
-        try:
-            return set(await log.known_ends([lost, kept])) == {kept}
-        except LogUnavailable:  # for as long as the brokers take to notice
-            return False
+    async def known() -> bool:  # while the brokers do not notice yet, it waits
+        return set(await log.known_ends([lost, kept])) == {kept}
 
     await until("one without a leader", known, DEADLINE_S)
     assert await sizes_of(log, [lost, kept]) == {kept: (await log.ends([kept]))[kept]}

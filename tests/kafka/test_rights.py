@@ -22,7 +22,7 @@ from state.log.kafka.codes import KafkaRefused, check
 from state.log.kafka.connections import Connections
 from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.kafka.rights import Right
-from state.log.protocol import Partition, TaskCommit, TopicSpec
+from state.log.protocol import Intended, Partition, TaskCommit, TopicSpec
 from tests.cli.console import Console
 from tests.contracts.logs import read_all, records, until, values
 from tests.kafka import secured
@@ -145,8 +145,8 @@ async def refused_before_it_begins(acls: Acls, console: Console, prefix: str) ->
     with pytest.raises(
         KafkaRefused, match=rf"growing topic {changes}, payments.*lacks Alter on topic {prefix}{changes}, Alter"
     ):
-        await own.check_rights("bank", grown=["payments", changes])
-    await log.check_rights("bank", grown=["payments", "not-there"])
+        await own.check_rights("bank", Intended(grown=["payments", changes]))
+    await log.check_rights("bank", Intended(grown=["payments", "not-there"]))
     await own.close()
     done = await asyncio.to_thread(console, "reset", "bank")
     assert done.code == 0 and await log.topics([changes]) == {}, done
@@ -186,13 +186,13 @@ async def test_a_seed_wants_no_right_more_but_to_see_a_limit_that_is_lower_than_
         assert lease is not None
         position, out = Partition("payments", 0), Partition("alerts", 0)
         for asked in (
-            log.check_rights("bank", seeds=True),
+            log.check_rights("bank", Intended(seeds=True)),
             log.seed_positions(lease, {position: 1}, {out: records("a")}),
         ):
             with pytest.raises(LogUnusable, match=r"no transaction of 900 s, .* allow DescribeConfigs on the cluster"):
                 await asked
         await acls.allow([Right("DescribeConfigs", "cluster", "kafka-cluster")])
-        await log.check_rights("bank", seeds=True)
+        await log.check_rights("bank", Intended(seeds=True))
         assert await log.seed_positions(lease, {position: 1}, {out: records("b")})
         assert await log.positions("bank", [position]) == {position: 1}
     finally:

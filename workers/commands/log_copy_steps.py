@@ -14,7 +14,7 @@ import msgspec
 
 from orchestrator.errors import RefusedBySafety
 from state.log.group_store import GroupStore
-from state.log.protocol import GroupLog, Partition, TopicInfo, TopicSpec
+from state.log.protocol import GroupLog, Intended, Partition, TopicInfo, TopicSpec
 from workers.commands.log_copy_plan import COPIED, CopiedTopic, Plan, keeps_less, partitions_of, positions_of
 from workers.fleet.held_lease import Held
 from workers.instance.ledger import SETTINGS
@@ -33,7 +33,7 @@ async def carry_out(source: GroupLog, target: GroupLog, held: Held, plan: Plan) 
     described = json.loads(await source.metadata(application, DESCRIPTION, "app") or b"{}")
     positions = await positions_of(source, application, described)
     halted = await halts.read_all(source, application)
-    await target.check_rights(application, seeds=True)  # positions come last, and records may take hours
+    await target.check_rights(application, Intended(seeds=True))  # positions come last, and records may take hours
     await target.put_metadata(application, COPY, "from", source.log_id.encode(), lease=held.lease)
     before = await source.topics([topic.name for topic in plan.topics])
     after = {name: await _created(target, info) for name, info in sorted(before.items())}

@@ -27,7 +27,7 @@ from state.errors import DirectoryLocked, UnknownTopic
 from state.history import HISTORY
 from state.log.base import BASE
 from state.log.group_store import GroupStore, Lease
-from state.log.protocol import GroupLog, Partition
+from state.log.protocol import GroupLog, Intended, Partition
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
 from workers.fleet.client import log_of
@@ -180,7 +180,7 @@ def _alone(application: str, root: Path) -> Iterator[None]:
 
 async def _carry_out(log: GroupLog, held: Held, plan: Plan, root: Path) -> None:
     application = held.lease.application
-    await log.check_rights(application, deleted=plan.deleted, forgets=bool(plan.partitions))
+    await log.check_rights(application, Intended(deleted=plan.deleted, forgets=bool(plan.partitions)))
     await log.put_metadata(application, RESET, "plan", msgspec.json.encode(plan), lease=held.lease)
     await _fence(log, held.lease)
     await log.forget_positions(held.lease, plan.forgotten())

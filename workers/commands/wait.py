@@ -21,9 +21,7 @@ from workers.fleet.presence import may_be_looked_after
 from workers.log.logs import NoLog, log_path
 
 POLL_S = 0.1
-MAKING_S = (
-    10.0  # for a start that was begun just before: of a container with a tenth of a core the imports alone take seconds
-)
+MAKING_S = 10.0  # a start that has just begun: with a tenth of a core the imports alone take seconds
 
 
 def run(argv: list[str]) -> int:

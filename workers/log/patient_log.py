@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from state.errors import LogDamaged, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
@@ -19,6 +19,7 @@ from state.log.protocol import (
     Fetched,
     GroupLog,
     Guarantee,
+    Intended,
     MayWrite,
     NewRecord,
     Partition,
@@ -236,17 +237,8 @@ class PatientLog:
     async def check_alone(self, application: str) -> None:
         await self._read(lambda: self.inner.check_alone(application))
 
-    async def check_rights(
-        self,
-        application: str,
-        *,
-        deleted: Collection[str] = (),
-        grown: Collection[str] = (),
-        forgets: bool = False,
-        seeds: bool = False,
-    ) -> None:
-        wanted: Any = {"deleted": deleted, "grown": grown, "forgets": forgets, "seeds": seeds}
-        await self._read(lambda: self.inner.check_rights(application, **wanted))
+    async def check_rights(self, application: str, wanted: Intended) -> None:
+        await self._read(lambda: self.inner.check_rights(application, wanted))
 
     def fences(self, guarantee: Guarantee) -> bool:
         return self.inner.fences(guarantee)

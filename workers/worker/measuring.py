@@ -9,7 +9,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from orchestrator.member.events import Measured, Progress
-from orchestrator.model import TaskFacts, TaskId
+from orchestrator.model import Role, TaskFacts, TaskId
 from state.log.protocol import Partition
 from workers.tasks import inputs
 from workers.tasks.task import TaskRun
@@ -50,8 +50,7 @@ class Measuring:
         """Positions of running tasks, with which the group compares copies, and the other facts of them."""
         worker = self._worker
         self._round += 1
-        halted = [run for run in worker.runs.values() if run.halt is not None and run.process is None]
-        looked_at = [*worker.active(), *halted]
+        looked_at = [*worker.active(), *self._halted()]
         seen = [(run, run.epoch) for run in looked_at], worker.commits
         wanted = [p for run in looked_at for p in run.inputs]
         known = await inputs.ends(worker.log, wanted)
@@ -69,12 +68,17 @@ class Measuring:
             if self._reported.get(run) != (run.epoch, position):
                 self._reported[run] = run.epoch, position
                 worker.event(Progress(run.id, position, position))
+        measured = {run: position for run, position in found.items() if run.process is not None}
+        measured |= {run: run.position() for run in self._halted()}  # those that are halted by now
         facts: dict[TaskId, tuple[int, int, int, int]] = {
             run.id: TaskFacts(lags.get(run.scope, 0), self._size(run, position), run.records, run.pause_ms)
-            for run, position in (found | {run: run.position() for run in halted}).items()
-            if run.process is not None or run.halt is not None
+            for run, position in measured.items()
         }
         worker.event(Measured(facts))
+
+    def _halted(self) -> list[TaskRun]:
+        held = self._worker.runs.values()
+        return [run for run in held if run.role is Role.ACTIVE and run.halt is not None and run.process is None]
 
     def _size(self, run: TaskRun, position: int) -> int:
         known = self._sizes.get(run)

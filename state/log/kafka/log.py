@@ -29,6 +29,7 @@ from state.log.kafka.writers import Writers
 from state.log.protocol import (
     EXACTLY_ONCE,
     Guarantee,
+    Intended,
     MayWrite,
     NewRecord,
     Partition,
@@ -176,19 +177,11 @@ class KafkaLog:
     async def open_writer(self, application: str, transactional_id: str) -> None:
         await self._writers.open(application, transactional_id, await self._facts_of(application))
 
-    async def check_rights(
-        self,
-        application: str,
-        *,
-        deleted: Collection[str] = (),
-        grown: Collection[str] = (),
-        forgets: bool = False,
-        seeds: bool = False,
-    ) -> None:
-        await permits.check_topics(self._cluster, {rights.DELETE: deleted, rights.ALTER: grown})
-        if forgets:
+    async def check_rights(self, application: str, wanted: Intended) -> None:
+        await permits.check_topics(self._cluster, {rights.DELETE: wanted.deleted, rights.ALTER: wanted.grown})
+        if wanted.forgets:
             await self._cluster.offsets.check_may_forget(application)
-        if seeds:
+        if wanted.seeds:
             await self.seeds.check_may_seed(application)
 
     async def check_alone(self, application: str) -> None:

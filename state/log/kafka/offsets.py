@@ -14,7 +14,7 @@ from typing import Any
 from aiokafka.protocol.admin import DeleteRecordsRequest_v1
 from aiokafka.protocol.offset import OffsetRequest_v3
 
-from state.errors import LogBusy, StateError
+from state.errors import LogBusy, LogUnavailable, StateError
 from state.log import checks
 from state.log.kafka import rights
 from state.log.kafka.codes import (
@@ -61,10 +61,16 @@ class Offsets:
         return await self._listed(partitions, _LATEST, _COMMITTED, purpose)
 
     async def known_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Those without a leader are left out. One that lost its leader is waited for briefly: by the next call that is known."""
-        lost = set(await self._topics.leaderless(partitions))
-        led = [one for one in partitions if one not in lost]
-        return await self._listed(led, _LATEST, _COMMITTED, "quick", _KNOWN_WITHIN_S)
+        """Those without a leader are left out. One whose leader is away is waited for until it has another, or none."""
+        deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN_S
+        while True:
+            lost = set(await self._topics.leaderless(partitions))
+            led = [one for one in partitions if one not in lost]
+            try:
+                return await self._listed(led, _LATEST, _COMMITTED, "quick", _KNOWN_WITHIN_S)
+            except LogUnavailable:  # of a leader that is away: it is looked for again
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
 
     async def watermarks(self, partitions: Collection[Partition], purpose: str = "quick") -> dict[Partition, int]:
         """Behind all that is replicated, open transactions included."""
