@@ -35,6 +35,9 @@ from workers.prepare import Prepared
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ON_DISK = "on disk"
+OWNER = "active"
+OWNERS_S, AGAIN_S = 10.0, 0.3  # an owner that was killed is replaced within it
 SCHEMA = "subject string, copy int, partition int, key binary, found binary"
 NONE: Mapping[str, str] = MappingProxyType({})
 BAD_SCHEMA = "copy int, problem string"
@@ -81,7 +84,7 @@ async def copies(
             for task in directory.tasks():
                 stack.enter_context(directory.lock(task))
                 found += [
-                    Copy(path.name, "on disk", task, table, str(one.path.absolute()), 0)
+                    Copy(path.name, ON_DISK, task, table, str(one.path.absolute()), 0)
                     for table, one in directory.tables(task).items()
                 ]
         changelogs = {name: table.changelog for name, table in prepared.app.tables.items()}
@@ -137,6 +140,33 @@ def described(
         else:
             good.append(one._replace(offset=seen.offset))
     return good
+
+
+async def made_whole(
+    log: GroupLog, client: Client, table: str, places: Mapping[str, Partition]
+) -> tuple[dict[str, Copy], list[str]]:
+    """Of a table the copy of each task that is whole, by task, and why others cannot be read. `places`: the tasks, with their
+    partitions of the changelog. An owner that is being replaced, or restores, is waited for."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + OWNERS_S
+    while True:
+        ends = await log.ends(list(places.values()))
+        made, folders, problems = await made_by_group(client, secrets.token_hex(6))
+        good = described([one for one in made if one.table == table], log.log_id, problems)
+        whole = {task: one for task, place in places.items() if (one := furthest(good, task, ends[place]))}
+        problems += [f"{one} is being restored" for one in good if one.task in places and one.task not in whole]
+        if len(whole) == len(places) or loop.time() > give_up:
+            return whole, problems
+        for folder in folders:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.sleep(AGAIN_S)
+
+
+def furthest(found: Sequence[Copy], task: str, end: int) -> Copy | None:
+    """The task's copy that has all that was committed: the owner's, or one that has reached `end` of the changelog. A copy that
+    is being restored lacks keys."""
+    mine = [one for one in found if one.task == task and (one.role == OWNER or one.offset >= end)]
+    return max(mine, key=lambda one: one.offset, default=None)
 
 
 # ---------------------------------------------------------------- on executors

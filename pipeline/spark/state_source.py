@@ -12,7 +12,6 @@ whose answer would lack rows; with options each `load()` says what it reads.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -29,7 +28,7 @@ from orchestrator.coordinator.tls import make_tls
 from orchestrator.errors import WrongUse
 from pipeline.errors import CodecError
 from pipeline.spark.inputs import MEMORY_BYTES
-from pipeline.spark.live_stores import Copy, described, made_by_group
+from pipeline.spark.live_stores import ON_DISK, Copy, described, furthest, made_whole
 from pipeline.spark.log_source import Slice, read
 from pipeline.spark.rows import FLUSH_ROWS
 from pipeline.spark.source_options import check_options, option
@@ -252,34 +251,38 @@ def _credentials(application: str, url: str, options: Mapping[str, str]) -> Cred
 async def _of_stores(
     log: GroupLog, application: str, options: Mapping[str, str], found: Facts, tasks: list[str]
 ) -> list[TaskPart]:
-    """Of each task the copy that is furthest. Raises StateError where a task has none that can be read here."""
-    table, problems = options["table"], list[str]()
-    copies: list[Copy] = []
-    judge = None
+    """Of each task the copy that is whole. Raises StateError where a task has none that can be read here."""
     if await is_looked_after(log, application):
-        url = options["log"]
-        credentials = _credentials(application, url, options)
-        client = Client(log, application, lambda: credentials, url)
+        credentials = _credentials(application, options["log"], options)
+        client = Client(log, application, lambda: credentials, options["log"])
+        topic = found.facts["changelog_topic"]
+        places = {task: Partition(topic, int(task.partition("_")[2])) for task in tasks}
         try:
-            copies, _, problems = await made_by_group(client, secrets.token_hex(6))
+            whole, problems = await made_whole(log, client, options["table"], places)
         finally:
             await client.close()
     else:
-        state = Path(option(NAME, options, "state")) / application
-        judge = await left_stores(log, application, [found.facts["changelog_topic"]])
-        for task in tasks:
-            copies += [
-                Copy(p.parent.parent.name, "on disk", task, table, str(p), 0) for p in state.glob(f"*/{task}/{table}")
-            ]
-    changelogs = {table: found.facts["changelog_topic"]}
-    good = described([one for one in copies if one.table == table], log.log_id, problems, judge, changelogs)
-    parts: list[TaskPart] = []
+        whole, problems = await _on_disk(log, application, options, found, tasks)
     for task in tasks:
-        seen = [one for one in good if one.task == task]
-        if not seen:
+        if task not in whole:
             raise StateError(f"no store of {task} can be read: {'; '.join(problems) or 'there is none'}")
-        parts.append(TaskPart(task, path=max(seen, key=lambda one: one.offset).path))
-    return parts
+    return [TaskPart(task, path=whole[task].path) for task in tasks]
+
+
+async def _on_disk(
+    log: GroupLog, application: str, options: Mapping[str, str], found: Facts, tasks: list[str]
+) -> tuple[dict[str, Copy], list[str]]:
+    """By task the copy in the folder `state` that is furthest."""
+    table, topic, problems = options["table"], found.facts["changelog_topic"], list[str]()
+    state = Path(option(NAME, options, "state")) / application
+    judge = await left_stores(log, application, [topic])
+    lying = [
+        Copy(p.parent.parent.name, ON_DISK, task, table, str(p), 0)
+        for task in tasks
+        for p in state.glob(f"*/{task}/{table}")
+    ]
+    good = described(lying, log.log_id, problems, judge, {table: topic})
+    return {task: one for task in tasks if (one := furthest(good, task, 0))}, problems
 
 
 # ---------------------------------------------------------------- read on an executor

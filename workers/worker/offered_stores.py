@@ -170,7 +170,7 @@ async def copied(worker: StoresPort, wanted: messages.CopyStores) -> messages.Co
     stores: list[tuple[str, str, str, str]] = []
     problems: list[str] = []
     for task, run in list(worker.runs.items()):
-        role = "active" if run.process is not None or run.catching_up else "standby"
+        role = "restoring" if run.catching_up else "active" if run.process is not None else "standby"
         for table, opened in list(run.stores.items()):
             if not isinstance(opened.store, TakesCopies):
                 continue

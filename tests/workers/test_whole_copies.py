@@ -1,0 +1,98 @@
+"""`of=stores` reads a task from its owner, or from a copy that has all: what is being restored lacks keys and is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from orchestrator.coordinator import admin, messages
+from orchestrator.coordinator.services import Services
+from orchestrator.coordinator.shell import Coordinator
+from orchestrator.model import Owner, Settings, Task, TaskId
+from orchestrator.simulator.ledger import KeptLedger
+from pipeline.spark import live_stores
+from pipeline.spark.live_stores import Copy, furthest, made_whole
+from state.directory import COPIES
+from state.log.memory import MemoryLog
+from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.store.rocksdb import RocksDbStore
+from tests.attacks.place import credentials
+from tests.workers.test_direct_queries import Answering, joined
+from workers.fleet.client import Client
+
+TASK, PLACE = TaskId(0, 0), Partition("changes", 0)
+END = 5
+
+
+class Copying(Answering):
+    """An instance whose worker copies its one store: as a role of `roles`, one after the other, and up to `offset`."""
+
+    def __init__(self, folder: Path, log_id: str, offset: int, roles: list[str]) -> None:
+        super().__init__("S1", None)
+        self.folder, self.log_id, self.offset, self.roles = folder, log_id, offset, roles
+
+    async def _answer(self) -> None:
+        while True:
+            wanted = await self.link.receive_down()
+            assert isinstance(wanted, messages.CopyStores)
+            role = self.roles.pop(0) if len(self.roles) > 1 else self.roles[0]
+            path = self.folder / COPIES / wanted.request / "0_0" / "balances"
+            store = RocksDbStore(path, stamp={"log_id": self.log_id})
+            store.write({b"ann": b"1"}, self.offset)
+            store.close()
+            self.link.send(messages.Copied(wanted.id, [("0_0", "balances", str(path), role)], []))
+
+
+async def whole_copies(folder: Path, offset: int, roles: list[str]) -> tuple[dict[str, Copy], list[str]]:
+    log = MemoryLog(markers=False)
+    await log.create_topic(TopicSpec(PLACE.topic, 1, "changelog"))
+    await log.append({PLACE: [NewRecord(b"ann", b"1", 0)] * END})
+    instance = Copying(folder, log.log_id, offset, roles)
+    owners = [Owner(TASK, 1, "S1", "S1#1", 1)]
+    coordinator = Coordinator("bank", Settings(heartbeat_ms=10), KeptLedger(owners), [Task(TASK)], admin.HANDLERS)
+    services = Services(credentials())
+    coordinator.listen(services)
+    async with asyncio.timeout(30):
+        assert await log.acquire("bank", "S1", await services.open(), None) is not None
+        serving = asyncio.create_task(coordinator.serve())
+        await instance.begin()
+        link = await joined(services.listener.address, "S1", instance.services.listener.address)
+        client = Client(log, "bank", credentials)
+        try:
+            return await made_whole(log, client, "balances", {"0_0": PLACE})
+        finally:
+            await client.close()
+            await link.close()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            await services.close()
+            await instance.end()
+
+
+async def test_an_owner_that_restores_is_waited_for(tmp_path: Path) -> None:
+    """Its half of the keys was taken for the table."""
+    found, _ = await whole_copies(tmp_path, 3, ["restoring", "standby", "active"])
+    assert found["0_0"].role == "active" and Path(found["0_0"].path).exists()
+    assert len(list((tmp_path / COPIES).iterdir())) == 1, "what was copied too early is gone"
+
+
+async def test_what_is_never_whole_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_stores, "OWNERS_S", -1.0)
+    found, problems = await whole_copies(tmp_path, 3, ["standby"])
+    assert not found and problems == ["0_0 on S1 (standby) is being restored"]
+
+
+async def test_a_copy_that_is_level_stands_in_for_its_owner(tmp_path: Path) -> None:
+    found, problems = await whole_copies(tmp_path, END, ["standby"])
+    assert found["0_0"].role == "standby" and not problems
+
+
+def test_of_two_that_are_whole_the_furthest() -> None:
+    """A former owner does not know yet that another one has the task."""
+    old, new, behind = (Copy(name, role, "0_0", "t", name, at) for name, role, at in (
+        ("a", "active", 3), ("b", "active", 4), ("c", "restoring", 2)))  # fmt: skip
+    assert furthest([old, new, behind], "0_0", 5) is new
+    assert furthest([behind], "0_0", 2) is behind and furthest([behind], "0_0", 3) is None
+    assert furthest([old, new], "0_1", 0) is None
