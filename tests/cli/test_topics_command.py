@@ -69,6 +69,25 @@ def test_rights_of_a_principal_without_a_type_are_refused(console: Console) -> N
     assert "--allow-principal Group:bank" in console.here(*words, "Group:bank").out
 
 
+def test_rights_of_what_deletes_and_grows(console: Console) -> None:
+    def lines(purpose: str) -> set[str]:
+        words = ("topics", "acls", "bank:app", "--log", "kafka://h", "--principal", "User:x", "--for", purpose)
+        given = "kafka-acls --bootstrap-server h:9092 --add --allow-principal User:x "
+        return {line.removeprefix(given) for line in console.here(*words).out.splitlines()}
+
+    assert lines("reset") - lines("run") == {
+        "--operation Create --operation Delete --operation DescribeConfigs --operation Read --operation Write"
+        " --topic bank-balances-changelog",
+        "--operation Delete --operation Read --group bank",
+    }
+    assert lines("repartition") - lines("run") == {
+        "--operation Alter --operation Create --operation DescribeConfigs --operation Read --operation Write"
+        " --topic bank-balances-changelog",
+        "--operation Alter --operation DescribeConfigs --operation Read --topic payments",
+        "--operation DescribeConfigs --cluster",
+    }
+
+
 def test_how_long_a_topic_is_kept_is_set_and_shown(console: Console) -> None:
     assert console.here("topics", "create", "bank:app").code == 0
     done = console.here("topics", "set", "bank", "payments", "--retention", "7d", "--retention-bytes", "1GiB", "--json")

@@ -138,6 +138,7 @@ async def refused_before_it_begins(acls: Acls, console: Console, prefix: str) ->
         assert done.code == 1 and f"the user lacks {lacking}; " in done.err, done
         assert await log.metadata("bank", RESET, "plan") is None
         await acls.allow([lacking])
+    assert set(listed(prefix, console.folder, "reset")) <= acls.given, "what is listed is what was asked for"
     options = KafkaOptions(
         [("localhost", acls.secured.ports["SASL_PLAINTEXT"])], prefix, config=str(acls.config(console.folder))
     )
@@ -147,6 +148,8 @@ async def refused_before_it_begins(acls: Acls, console: Console, prefix: str) ->
     ):
         await own.check_rights("bank", Intended(grown=["payments", changes]))
     await log.check_rights("bank", Intended(grown=["payments", "not-there"]))
+    await acls.allow(set(listed(prefix, console.folder, "repartition")) - acls.given)
+    await own.check_rights("bank", Intended(grown=["payments", changes], seeds=True))
     await own.close()
     done = await asyncio.to_thread(console, "reset", "bank")
     assert done.code == 0 and await log.topics([changes]) == {}, done

@@ -15,12 +15,27 @@ from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import PLACE
 from orchestrator.errors import WrongUse
 from pipeline.loading import load
-from state.log.kafka.rights import Right, Topics, needed, needed_to_look, needed_to_produce
+from state.log.kafka.rights import (
+    CLUSTER,
+    Right,
+    Topics,
+    needed,
+    needed_to_look,
+    needed_to_produce,
+    needed_to_repartition,
+    needed_to_reset,
+)
 from workers.commands.show import show_json
 from workers.fleet.client import description, log_of
 from workers.log.logs import NoLog
 
-PURPOSES = {"run": needed, "produce": needed_to_produce, "look": needed_to_look}
+PURPOSES = {
+    "run": needed,
+    "produce": needed_to_produce,
+    "look": needed_to_look,
+    "reset": needed_to_reset,
+    "repartition": needed_to_repartition,
+}
 
 
 def run(argv: list[str]) -> int:
@@ -34,7 +49,8 @@ def run(argv: list[str]) -> int:
         dest="purpose",
         choices=tuple(PURPOSES),
         default="run",
-        help="run (instances and what changes them), produce, or look (status, explain, query, consume) [default run]",
+        help="run (instances and what changes them), produce, look (status, explain, query, consume), reset, or repartition "
+        "[default run]",
     )
     parser.add_argument(
         "--create", action="store_true", help="with the right to create inputs and outputs that are missing"
@@ -112,7 +128,7 @@ def commands(rights: list[Right], principal: str, brokers: str) -> list[str]:
         words = ["kafka-acls", "--bootstrap-server", brokers, "--add", "--allow-principal", principal]
         for right in listed:
             words += ["--operation", right.operation]
-        words += [f"--{resource}", name]
+        words += [f"--{resource}"] if resource == CLUSTER else [f"--{resource}", name]
         if prefixed:
             words += ["--resource-pattern-type", "prefixed"]
         lines.append(shlex.join(words))

@@ -93,5 +93,24 @@ def needed_to_look(application: str, topics: Topics, prefix: str = "") -> list[R
     return [*_rights(found, prefix), Right(DESCRIBE, GROUP, prefix + application)]
 
 
+def needed_to_reset(application: str, topics: Topics, prefix: str = "") -> list[Right]:
+    """What `orchestrator reset` needs: besides what instances do, to delete what the application made, and its positions."""
+    gone = on(TOPIC, DELETE, *(prefix + name for name in topics.changelogs))
+    return _sorted([*needed(application, topics, prefix), *gone, Right(DELETE, GROUP, prefix + application)])
+
+
+def needed_to_repartition(application: str, topics: Topics, prefix: str = "") -> list[Right]:
+    """What `orchestrator repartition` needs: besides what instances do, to grow topics, and to see the brokers' limits."""
+    grown = sorted({*topics.read, *topics.repartition, *topics.changelogs})
+    more = on(TOPIC, ALTER, *(prefix + name for name in grown))
+    return _sorted([*needed(application, topics, prefix), *more, Right(DESCRIBE_CONFIGS, CLUSTER, "kafka-cluster")])
+
+
 def _rights(found: Mapping[str, Collection[str]], prefix: str) -> list[Right]:
     return [Right(one, TOPIC, prefix + name) for name in sorted(found) for one in sorted(found[name])]
+
+
+def _sorted(found: Sequence[Right]) -> list[Right]:
+    """By resource, in the order in which resources came first."""
+    order = {place: at for at, place in reversed(list(enumerate((one.resource, one.name) for one in found)))}
+    return sorted(found, key=lambda one: (order[one.resource, one.name], one.operation))
