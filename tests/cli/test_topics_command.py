@@ -60,6 +60,22 @@ def test_positions_are_shown_and_wrong_names_are_refused(console: Console) -> No
     console.close()
 
 
+def test_a_topic_that_is_accepted_twice(console: Console) -> None:
+    """A script that is run again was refused: the app "has not run" on the topic."""
+    console.pay(("a", 1))
+    fleet = console.run(instances=1)
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    outcomes = [
+        console.here("topics", "accept", "bank", topic, "--json").json["outcome"]
+        for topic in ("payments", "payments", "bank-balances-changelog", "bank-balances-changelog")
+    ]
+    assert outcomes == ["done", "nothing to do"] * 2
+    assert console.here("topics", "accept", "bank", "payments").out.endswith("'bank' already: nothing to do\n")
+    refused = console.here("topics", "accept", "bank", "nothing")
+    assert refused.code == 2 and "has not run on a topic 'nothing'" in refused.err
+
+
 def test_rights_of_a_principal_without_a_type_are_refused(console: Console) -> None:
     """kafka-acls takes no other name, so its commands would all fail."""
     words = ("topics", "acls", "bank:app", "--log", "kafka://h", "--principal")

@@ -99,20 +99,22 @@ def accept(argv: list[str]) -> int:
     if args.json:
         show_json(facts)
     else:
-        print(f"{facts['topic']} is taken as it is at the next start of '{facts['application']}'")
+        done = " already: nothing to do" if facts["outcome"] == "nothing to do" else ""
+        print(f"{facts['topic']} is taken as it is at the next start of '{facts['application']}'{done}")
     return 0
 
 
 async def _accept(args: Any) -> dict[str, Any]:
     async with log_of(args) as (application, log, _):
-        await description(log, application)
+        described = await description(log, application)
         if await is_looked_after(log, application):
             raise RefusedBySafety(f"'{application}' runs; stop it first")
-        if not await topic_identities.accept(log, application, args.topic):
+        known = await topic_identities.accept(log, application, args.topic)
+        if not (known or args.topic in described["topics"] or _is_internal(described, args.topic)):
             raise WrongUse(
                 f"'{application}' has not run on a topic '{args.topic}'; name one as it is called in the log"
             )
-    return {"application": application, "topic": args.topic, "outcome": "done"}
+    return {"application": application, "topic": args.topic, "outcome": "done" if known else "nothing to do"}
 
 
 async def _grow(args: Any) -> dict[str, Any]:
