@@ -335,6 +335,52 @@ async def test_a_fleet_beside_one_of_another_machine_is_refused(found: str, tmp_
         assert life.notes()["fleet"] == there, "the note of another one stays"
 
 
+@pytest.mark.parametrize("kind", ["fleet", "named"])
+async def test_what_coordinates_on_a_machine_that_is_not_reached_is_there(kind: str, tmp_path: Path) -> None:
+    """Two machines, no --listen: the coordinator listens at 127.0.0.1 of the other one, and is not reached. The second fleet was taken: its
+    i1 took the lease and the tasks of the first one's, and its note was in the place of that one's."""
+    async with life_in(tmp_path) as life:
+        name = "a" if kind == "named" else "i1"
+        there = {**this_process(), "host": "another", "state_dir": "/x", "instances": [name, "i2"], "at_ms": 0}
+        place = (NAMED, "a") if kind == "named" else (FLEET, "fleet")
+        await life.log.put_metadata("app", *place, json.dumps(there).encode())
+        lease = await life.log.acquire("app", name, "127.0.0.1:1", None)
+
+        async def beat() -> None:
+            nonlocal lease
+            while True:
+                lease = await life.log.renew(lease)
+                await asyncio.sleep(0.05)
+
+        spec = msgspec.structs.replace(life.spec, log="kafka://127.0.0.1:1", instance="a" if kind == "named" else "")
+        made = NamedInstance if kind == "named" else Fleet
+        fleet = made(life.host, life.log, spec, life.said.append, nowhere_else)
+        beating = asyncio.create_task(beat())
+        try:
+            with pytest.raises(RefusedBySafety, match=r"already.* on another.*where that .*has ended, try again"):
+                await fleet.announce()
+        finally:
+            beating.cancel()
+            await asyncio.wait([beating])
+        assert json.loads(await life.log.metadata("app", *place) or b"") == there
+        await fleet.announce()  # its beat stands still: that machine has ended
+
+
+async def test_a_note_of_a_machine_whose_clock_is_ahead_does_not_stay_young(tmp_path: Path) -> None:
+    """A fleet that was killed there kept others away for as long as its clock was ahead."""
+    async with life_in(tmp_path) as life:
+        there = {
+            **this_process(),
+            "host": "another",
+            "state_dir": "/x",
+            "instances": ["i1"],
+            "at_ms": wall_ms() + 3_600_000,
+        }
+        await life.log.put_metadata("app", FLEET, "fleet", json.dumps(there).encode())
+        spec = msgspec.structs.replace(life.spec, log="kafka://127.0.0.1:1")
+        await Fleet(life.host, life.log, spec, life.said.append, nowhere_else).announce()
+
+
 async def test_a_refused_start_by_name_puts_back_the_note_of_another_machine(tmp_path: Path) -> None:
     async with life_in(tmp_path) as life:
         there = {**this_process(), "host": "another", "state_dir": "/x", "instances": ["a"], "at_ms": 0}

@@ -26,7 +26,7 @@ from state.errors import LogReplaced, StateError
 from state.log.group_store import GroupStore
 from workers.connection.listening import places_in_fleet
 from workers.fleet.hosts import Handle, Host
-from workers.fleet.presence import FLEET, hold, is_fresh, is_here, named_of, names_taken, started, this_process
+from workers.fleet.presence import FLEET, hold, is_here, named_of, names_taken, runs_elsewhere, started, this_process
 from workers.fleet.state_watch import StateWatch
 from workers.log.logs import log_path, show_log
 from workers.spec import FAILED_APP, LOG_REPLACED, NO_SPACE, InstanceSpec, how_ended
@@ -129,7 +129,7 @@ class Fleet:
         whatever it is called. Raises RefusedBySafety."""
         if not other or is_here(other) or log_path(self._base.log) is not None:
             return
-        if is_fresh(other) or await self._elsewhere(other["instances"]) is not None:
+        if await runs_elsewhere(self._log, self._base.application, other, self._elsewhere):
             raise RefusedBySafety(
                 f"'{self._base.application}' is run already by a fleet on {other['host']}; add instances here with `orchestrator "
                 "run MODULE:APP --name NAME`; where that fleet has ended, try again after the session timeout"

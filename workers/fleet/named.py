@@ -16,7 +16,7 @@ from orchestrator.errors import RefusedBySafety
 from state.log.group_store import GroupStore
 from workers.fleet.fleet import Elsewhere, Fleet
 from workers.fleet.hosts import Host
-from workers.fleet.presence import NAMED, fleet_of, hold, is_fresh, is_here, is_running, this_process
+from workers.fleet.presence import NAMED, fleet_of, hold, is_coordinating, is_fresh, is_here, is_running, this_process
 from workers.spec import InstanceSpec
 
 LOCK = "instance.lock"
@@ -47,8 +47,11 @@ class NamedInstance(Fleet):
             if fleet is not None and is_here(fleet) and self._name in fleet["instances"]:
                 raise RefusedBySafety(self._refusal(f"in the fleet of process {fleet['pid']}"))
             found = await self._log.metadata(application, NAMED, self._name)
-            self._refuse_another(json.loads(found) if found else {})
+            note = json.loads(found) if found else {}
+            self._refuse_another(note)
             other = await self._elsewhere({self._name})
+            if other is None and note and not is_here(note) and await is_coordinating(self._log, application, note):
+                other = note["host"]
             if other is not None:
                 raise RefusedBySafety(
                     f"{self._refusal(f'on {other}')}; where that has ended, try again after the session timeout"

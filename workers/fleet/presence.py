@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,8 +94,27 @@ async def is_looked_after(log: GroupStore, application: str) -> bool:
 
 
 def is_fresh(facts: dict[str, Any]) -> bool:
-    """Whether a note may be of a process that has not joined the group yet."""
-    return bool(wall_ms() - facts.get("at_ms", 0) < FRESH_MS)
+    """Whether a note may be of a process that has not joined the group yet. One of a clock that is ahead by more would stay young for as long."""
+    return bool(abs(wall_ms() - facts.get("at_ms", 0)) < FRESH_MS)
+
+
+async def runs_elsewhere(
+    log: GroupStore,
+    application: str,
+    note: dict[str, Any],
+    elsewhere: Callable[[Collection[str]], Awaitable[str | None]],
+) -> bool:
+    """Whether what this note of another machine is of is there: it has just begun, or the group has one of its instances there."""
+    if is_fresh(note) or await elsewhere(note["instances"]) is not None:
+        return True
+    return await is_coordinating(log, application, note)
+
+
+async def is_coordinating(log: GroupStore, application: str, note: dict[str, Any]) -> bool:
+    """Whether an instance of this note coordinates the group. Of a machine that is not reached from here, which has no --listen, the
+    lease is all that shows it. Takes as long as a candidate waits for a beat where such an instance was the last to hold it."""
+    lease = await log.lease(application)
+    return lease is not None and lease.holder in note["instances"] and await is_coordinated(log, application)
 
 
 async def is_coordinated(log: GroupStore, application: str) -> bool:
