@@ -140,9 +140,11 @@ class Offsets:
         return await self._topics.led("offsets", partitions, ask, rights.DESCRIBE, within_s)
 
     async def trim(self, positions: Mapping[Partition, int]) -> None:
-        """Delete the records before these positions; one past the end means the end, as the broker refuses those."""
-        ends, starts = await self.ends(positions), await self.starts(positions)
-        until = {one: min(position, ends[one]) for one, position in positions.items()}
+        """Delete the records before these positions; one past the end means the end, as the broker refuses those. A partition without
+        a leader is left as it is: nothing is to wait for its brokers."""
+        ends = await self.known_ends(positions)
+        starts = await self.starts(ends)
+        until = {one: min(positions[one], end) for one, end in ends.items()}
         until = {one: position for one, position in until.items() if position > starts[one]}
 
         async def ask(node: int, listed: list[Partition]) -> dict[Partition, tuple[int, int]]:
