@@ -70,6 +70,27 @@ def pid_of(console: Console, instance: str) -> int:
     return int([row for row in map(json.loads, rows) if row["what"] == "instance"][-1]["pid"])
 
 
+def test_an_error_as_long_as_a_record_keeps_its_worker_in_the_group(console: Console) -> None:
+    """Its heartbeat was over the limit of a message: each session of the worker ended at once, and none of its tasks ran any more."""
+    console.write("bank.py", APP.format(end='raise ValueError("no " * 100_000)'))
+    console.run(*FAST)
+    produce(console)
+    console.until("the halt", lambda: bool(halted(console)))
+    console.until(
+        "all of the other task",
+        lambda: (
+            len(receipts(console))
+            >= sum(partition_of(f"k{n}".encode(), 2) != partition_of(b"k17", 2) for n in range(40))
+        ),
+    )
+    pay(console, ((f"k{n}", 100 + n) for n in range(40)))
+    console.until("what comes meanwhile", lambda: any(value >= 100 for value in receipts(console)))
+    (there,) = console.here("status", "bank", "--json").json["instances"]
+    assert there["state"] == "running" and not there["silent"]
+    (notice,) = there["notices"]
+    assert "is halted at" in notice and "no no no" in notice and notice.endswith("...")
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_no_next_owner_tries_the_record_and_resume_skips_it(console: Console, how: str) -> None:
     console.write("bank.py", APP.format(end=ENDS[how]))

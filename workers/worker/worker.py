@@ -42,6 +42,7 @@ from workers.worker.failpoint import Failpoint
 from workers.worker.giving_way import GivingWay
 from workers.worker.global_tables import GlobalTables
 from workers.worker.measuring import Measuring
+from workers.worker.notices import joined
 from workers.worker.pulse import Pulse
 from workers.worker.record_loop import RecordLoop
 from workers.worker.restore_loop import RestoreLoop
@@ -239,13 +240,12 @@ class Worker:
         """What an operator should know of this worker now, a line each."""
         waiting = self.log_waits()
         lines = [f"waits for the log: {waiting}"] if waiting else []
-        lines += [*self.measuring.notices(), *self.records.long_calls()]
-        lines += self.records.rests.notices()
+        lines += [*self.records.long_calls(), *self.records.rests.notices()]
         lines += [line for loop in (self.records, self.restores, self.globals) for line in loop.unreadable.notices()]
         for run in self.runs.values():
             if run.halt is not None and run.process is None:
                 lines.append(f"{run.id} is halted at {run.halt.record}: {run.halt.error}")
-        return "\n".join(" ".join(line.split()) for line in lines)  # errors of users may have several
+        return joined([*lines, *self.measuring.notices()])
 
     # ---- the machine
 
