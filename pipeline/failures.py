@@ -17,7 +17,7 @@ from pipeline.records import OutputRecord, RawRecord
 
 _OURS = str(Path(__file__).parent)
 _NOT_THEIRS = (_OURS, "<frozen importlib", str(importlib.__file__))
-MESSAGE = 10_000  # characters of an error in the headers of a dead letter, at most
+MESSAGE = 10_000  # characters of an error in the headers of a dead letter and in a halt, at most
 _WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead letters'
 
 
@@ -60,11 +60,11 @@ def what_failed(
     decoding: bool = False,
     tries: int = 1,
 ) -> str:
-    """Which processor, at what, and how."""
+    """Which processor, at what, and how. A halt keeps it in the log, which does not take a record of any size."""
     where = f"{_shown(raw)[0] or f'{topic}-{partition}@{raw.offset}'} in task {task}"
     if decoding:
-        return f"{processor} cannot read {where}: {text_of(error)}"
-    shown = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
+        return f"{processor} cannot read {where}: {_shortened(text_of(error))}"
+    shown = f"{type(error).__name__}: {_shortened(text_of(error))}".rstrip(": ")
     often = f", tried {tries} times" if tries > 1 else ""
     return f"{processor} failed at {where}{often}: {shown}"
 

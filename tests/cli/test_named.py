@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.clocks import wall_ms
 from tests.cli.console import WAIT, Console
 
 pytestmark = pytest.mark.processes
@@ -169,7 +170,7 @@ def test_a_note_of_another_machine(console: Console) -> None:
             row = ("bank", "named", "i7", json.dumps(facts).encode())
             db.execute("insert or replace into notes (application, kind, key, value) values (?, ?, ?, ?)", row)
 
-    note(1 << 50)
+    note(wall_ms())
     refused = console("run", "bank:app", "--name", "i7")
     assert refused.code == 3 and "runs already on elsewhere" in refused.err, refused
     note(1)

@@ -370,6 +370,32 @@ def test_a_group_of_errors_says_which() -> None:
     assert text_of(many) == "all (5 sub-exceptions): ValueError: 0; ValueError: 1; ValueError: 2; 2 more"
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_error_as_long_as_a_record_is_shortened(is_read: bool) -> None:
+    """A halt keeps it in the log: one that is larger than a record may be ended the fleet, which was to go on without that task."""
+
+    class Strict:
+        def encode(self, value: str) -> bytes:
+            return value.encode()
+
+        def decode(self, data: bytes) -> str:
+            if not is_read:
+                raise ValueError(f"no value: {data.decode()}")
+            return data.decode()
+
+    app = App("x")
+    source = app.topic("in", key=str, value=Strict())
+
+    @app.processor(source)
+    def fail(record: Record[str, str]) -> None:
+        raise ValueError(f"not {record.value}")
+
+    with Driver(app) as driver, pytest.raises(ProcessorFailed) as found:
+        driver.send(source, "k", "x" * 2_000_000)
+    assert len(str(found.value)) < 11_000 and "xxx ... (1990" in str(found.value)
+    assert "; correct the " in str(found.value)
+
+
 class Unsayable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
