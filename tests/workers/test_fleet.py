@@ -366,7 +366,7 @@ async def test_what_coordinates_on_a_machine_that_is_not_reached_is_there(kind: 
         await fleet.announce()  # its beat stands still: that machine has ended
 
 
-async def test_a_note_of_a_machine_whose_clock_is_ahead_does_not_stay_young(tmp_path: Path) -> None:
+async def test_a_note_by_a_clock_that_is_ahead_does_not_stay_young(tmp_path: Path) -> None:
     """A fleet that was killed there kept others away for as long as its clock was ahead."""
     async with life_in(tmp_path) as life:
         there = {
