@@ -42,15 +42,16 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-async def _refuse_unknown(args: Any) -> str:
+async def _unknown(args: Any, *, may_be_made: bool) -> str:
     """Raises WrongUse for an application that an embedded log does not know, and which is not being started by a fleet. A
-    cluster does not show that: another machine may be starting it. Returns the reason to print at the timeout, or ""."""
+    cluster does not show that: another machine may be starting it. Returns the reason to print at the timeout, or "".
+    `may_be_made`: so may a fleet here that has just begun."""
     async with log_of(args) as (application, log, url):
         if not await may_be_looked_after(log, application):
             try:
                 await description(log, application)
             except WrongUse as error:
-                if log_path(url) is not None:
+                if log_path(url) is not None and not may_be_made:
                     raise
                 return str(error)
     return ""
@@ -83,8 +84,8 @@ async def _wait(args: Any) -> dict[str, Any]:
             raise
         except RefusedBySafety as error:
             seen = str(error)
-            if monotonic_s() > making:
-                seen = await _refuse_unknown(args) or seen
+            if monotonic_s() > min(making, deadline):
+                seen = await _unknown(args, may_be_made=monotonic_s() <= making) or seen
         except LogUnusable as error:  # a log that is being made at this moment has no tables yet
             if monotonic_s() > making:
                 raise
