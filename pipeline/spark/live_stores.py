@@ -24,8 +24,9 @@ from orchestrator.coordinator.requests import CopyRequest, InstancesRequest
 from orchestrator.errors import OrchestratorError
 from pipeline.spark.rows import FLUSH_ROWS
 from state.directory import COPIES, StateDirectory
-from state.errors import StateError, StoreDamaged
+from state.errors import PositionOutOfRange, StateError, StoreDamaged
 from state.left_stores import LeftStores, left_stores
+from state.log.batches import decode
 from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import pairs_on_disk, peek
 from workers.fleet.client import Client
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 ON_DISK = "on disk"
 OWNER = "active"
+WAIT_MS = 200
 OWNERS_S, AGAIN_S = 10.0, 0.3  # an owner that was killed is replaced within it
 SCHEMA = "subject string, copy int, partition int, key binary, found binary"
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -153,7 +155,7 @@ async def made_whole(
         ends = await log.ends(list(places.values()))
         made, folders, problems = await made_by_group(client, secrets.token_hex(6))
         good = described([one for one in made if one.table == table], log.log_id, problems)
-        whole = {task: one for task, place in places.items() if (one := furthest(good, task, ends[place]))}
+        whole = await whole_of(log, good, places, ends)
         problems += [f"{one} is being restored" for one in good if one.task in places and one.task not in whole]
         if len(whole) == len(places) or loop.time() > give_up:
             return whole, problems
@@ -162,11 +164,41 @@ async def made_whole(
         await asyncio.sleep(AGAIN_S)
 
 
-def furthest(found: Sequence[Copy], task: str, end: int) -> Copy | None:
-    """The task's copy that has all that was committed: the owner's, or one that has reached `end` of the changelog. A copy that
-    is being restored lacks keys."""
-    mine = [one for one in found if one.task == task and (one.role == OWNER or one.offset >= end)]
-    return max(mine, key=lambda one: one.offset, default=None)
+async def whole_of(
+    log: GroupLog, found: Sequence[Copy], places: Mapping[str, Partition], ends: Mapping[Partition, int]
+) -> dict[str, Copy]:
+    """Of each task the copy that has all that was committed: the owner's, or the furthest where its changelog has nothing between it
+    and the end. A copy that is being restored lacks keys, and so does what was on disk when a process was killed."""
+    whole: dict[str, Copy] = {}
+    for task, place in places.items():
+        mine = sorted((one for one in found if one.task == task), key=lambda one: one.offset)
+        owners = [one for one in mine if one.role == OWNER]
+        if owners:
+            whole[task] = max(
+                [owners[-1], *(one for one in mine if one.offset >= ends[place])], key=lambda one: one.offset
+            )
+        elif mine and not await lacks(log, place, mine[-1].offset, ends[place]):
+            whole[task] = mine[-1]
+    return whole
+
+
+async def lacks(log: GroupLog, place: Partition, offset: int, end: int) -> bool:
+    """Whether records lie from `offset` up to `end`: on Kafka a marker lies behind each commit, which no store counts."""
+    reader = log.reader()
+    reader.add(place, offset)
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + OWNERS_S
+    try:
+        while offset < end and loop.time() < give_up:
+            for item in await reader.poll(wait_ms=WAIT_MS):
+                if item.data and any(offset <= one.offset < end for one in decode(item.data, item.position)):
+                    return True
+                offset = item.next_position
+        return offset < end
+    except PositionOutOfRange:  # compaction has removed what it lacks, or the log has lost what it has
+        return True
+    finally:
+        await reader.close()
 
 
 # ---------------------------------------------------------------- on executors

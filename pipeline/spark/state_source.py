@@ -26,9 +26,10 @@ from orchestrator.cli.settings import TABLE
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.tls import make_tls
 from orchestrator.errors import WrongUse
+from orchestrator.names import counted
 from pipeline.errors import CodecError
 from pipeline.spark.inputs import MEMORY_BYTES
-from pipeline.spark.live_stores import ON_DISK, Copy, described, furthest, made_whole
+from pipeline.spark.live_stores import ON_DISK, Copy, described, made_whole, whole_of
 from pipeline.spark.log_source import Slice, read
 from pipeline.spark.rows import FLUSH_ROWS
 from pipeline.spark.source_options import check_options, option
@@ -252,17 +253,17 @@ async def _of_stores(
     log: GroupLog, application: str, options: Mapping[str, str], found: Facts, tasks: list[str]
 ) -> list[TaskPart]:
     """Of each task the copy that is whole. Raises StateError where a task has none that can be read here."""
+    topic = found.facts["changelog_topic"]
+    places = {task: Partition(topic, int(task.partition("_")[2])) for task in tasks}
     if await is_looked_after(log, application):
         credentials = _credentials(application, options["log"], options)
         client = Client(log, application, lambda: credentials, options["log"])
-        topic = found.facts["changelog_topic"]
-        places = {task: Partition(topic, int(task.partition("_")[2])) for task in tasks}
         try:
             whole, problems = await made_whole(log, client, options["table"], places)
         finally:
             await client.close()
     else:
-        whole, problems = await _on_disk(log, application, options, found, tasks)
+        whole, problems = await _on_disk(log, application, options, topic, places)
     for task in tasks:
         if task not in whole:
             raise StateError(f"no store of {task} can be read: {'; '.join(problems) or 'there is none'}")
@@ -270,19 +271,25 @@ async def _of_stores(
 
 
 async def _on_disk(
-    log: GroupLog, application: str, options: Mapping[str, str], found: Facts, tasks: list[str]
+    log: GroupLog, application: str, options: Mapping[str, str], topic: str, places: Mapping[str, Partition]
 ) -> tuple[dict[str, Copy], list[str]]:
-    """By task the copy in the folder `state` that is furthest."""
-    table, topic, problems = options["table"], found.facts["changelog_topic"], list[str]()
+    """By task the store in the folder `state` that has all that its changelog has: a process that was killed leaves one that lacks keys."""
+    table, problems = options["table"], list[str]()
     state = Path(option(NAME, options, "state")) / application
     judge = await left_stores(log, application, [topic])
     lying = [
         Copy(p.parent.parent.name, ON_DISK, task, table, str(p), 0)
-        for task in tasks
+        for task in places
         for p in state.glob(f"*/{task}/{table}")
     ]
     good = described(lying, log.log_id, problems, judge, {table: topic})
-    return {task: one for task in tasks if (one := furthest(good, task, 0))}, problems
+    ends = await log.ends(list(places.values()), settled=True)
+    whole = await whole_of(log, good, places, ends)
+    for one in good:
+        if one.task not in whole:
+            lack = f"the last {counted(ends[places[one.task]] - one.offset, 'offset')} of its changelog"
+            problems.append(f"{one}, table {table}, lacks {lack}; a start of the app restores it, or read of=changelog")
+    return whole, problems
 
 
 # ---------------------------------------------------------------- read on an executor

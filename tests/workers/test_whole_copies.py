@@ -12,8 +12,8 @@ from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.model import Owner, Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
-from pipeline.spark import live_stores
-from pipeline.spark.live_stores import Copy, furthest, made_whole
+from pipeline.spark import live_stores, state_source
+from pipeline.spark.live_stores import Copy, made_whole, whole_of
 from state.directory import COPIES
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TopicSpec
@@ -89,10 +89,44 @@ async def test_a_copy_that_is_level_stands_in_for_its_owner(tmp_path: Path) -> N
     assert found["0_0"].role == "standby" and not problems
 
 
-def test_of_two_that_are_whole_the_furthest() -> None:
+async def filled(*, markers: bool) -> tuple[MemoryLog, int]:
+    log = MemoryLog(markers=markers)
+    await log.create_topic(TopicSpec(PLACE.topic, 1, "changelog"))
+    await log.append({PLACE: [NewRecord(b"ann", b"1", 0)] * END})
+    return log, (await log.ends([PLACE]))[PLACE]
+
+
+async def test_of_two_that_are_whole_the_furthest() -> None:
     """A former owner does not know yet that another one has the task."""
+    log, end = await filled(markers=False)
     old, new, behind = (Copy(name, role, "0_0", "t", name, at) for name, role, at in (
         ("a", "active", 3), ("b", "active", 4), ("c", "restoring", 2)))  # fmt: skip
-    assert furthest([old, new, behind], "0_0", 5) is new
-    assert furthest([behind], "0_0", 2) is behind and furthest([behind], "0_0", 3) is None
-    assert furthest([old, new], "0_1", 0) is None
+    assert await whole_of(log, [old, new, behind], {"0_0": PLACE}, {PLACE: end}) == {"0_0": new}
+    assert not await whole_of(log, [behind], {"0_0": PLACE}, {PLACE: end})
+
+
+async def test_a_marker_is_nothing_that_a_copy_lacks() -> None:
+    """On Kafka one lies behind each commit, and no store counts it: that of a halted task was "being restored" for ever."""
+    log, end = await filled(markers=True)
+    assert end == END + 1
+    held, lacking = (Copy("a", "standby", "0_0", "t", "a", at) for at in (END, END - 1))
+    assert await whole_of(log, [held], {"0_0": PLACE}, {PLACE: end}) == {"0_0": held}
+    assert not await whole_of(log, [lacking], {"0_0": PLACE}, {PLACE: end})
+
+
+async def test_what_lies_on_disk_has_all_or_is_named(tmp_path: Path) -> None:
+    """Of a process that was killed while it restored, some of the keys were shown as the table."""
+    log, _ = await filled(markers=True)
+    topic_id = (await log.topics([PLACE.topic]))[PLACE.topic].topic_id
+    stamp = {"log_id": log.log_id, "topic_id": topic_id}
+    store = RocksDbStore(tmp_path / "bank" / "a" / "0_0" / "balances", stamp=stamp)
+    store.write({b"ann": b"1"}, END - 2)
+    store.flush()
+    given = (log, "bank", {"table": "balances", "state": str(tmp_path)}, PLACE.topic, {"0_0": PLACE})
+    found, problems = await state_source._on_disk(*given)
+    assert not found
+    assert "0_0 on a (on disk), table balances, lacks the last 3 offsets of its changelog" in problems[0]
+    store.write({b"ann": b"1"}, END)
+    store.close()
+    found, problems = await state_source._on_disk(*given)
+    assert list(found) == ["0_0"] and not problems
