@@ -18,7 +18,8 @@ from pipeline.errors import CodecError
 from pipeline.files import cells
 from pipeline.files.exact_times import has_times, refuse_number, written
 from pipeline.files.json_lines import json_headers
-from pipeline.files.shape import BadFile, BadRow, FileRecord, NotThis, Reading, Shape
+from pipeline.files.names_once import names_once
+from pipeline.files.shape import BadFile, BadRow, FileRecord, NoText, NotThis, Reading, Shape
 from pipeline.records import Headers
 from pipeline.values.codecs import Codec, JsonCodec, codec_name, type_name
 
@@ -121,9 +122,11 @@ class Columns:
         if not isinstance(cell, str):
             return json_headers(cell)
         try:
-            return json_headers(msgspec.json.decode(cell))
+            found = msgspec.json.decode(cell)
         except msgspec.DecodeError as error:
             raise NotThis(f"headers: {error}") from None
+        names_once(cell.encode(), found)
+        return json_headers(found)
 
     def _read_number(self, row: Row, name: str) -> int | None:
         cell = row[name] if name else None
@@ -196,6 +199,8 @@ class Columns:
                     del found[name]
             for name in moments:
                 refuse_number(found.get(name), name)
+            if NoText in map(type, found.values()):
+                _refuse_no_text(found)
             value = msgspec.convert(found, type_, strict=strict)
             return written(codec, value, _texts(found.values())) if are_times else codec.encode(value)
 
@@ -238,6 +243,11 @@ def _hints(type_: Any) -> dict[str, Any]:
     from typing import get_type_hints
 
     return get_type_hints(get_origin(type_) or type_)
+
+
+def _refuse_no_text(found: Row) -> None:
+    name, cell = next((name, cell) for name, cell in found.items() if type(cell) is NoText)
+    raise NotThis(f"column '{name}': {cells.shown(bytes(cell))} is not UTF-8; correct it, or make it a column of bytes")
 
 
 def _texts(found: Iterable[Any]) -> bytes:

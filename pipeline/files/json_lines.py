@@ -15,7 +15,7 @@ import msgspec
 from pipeline.errors import CodecError
 from pipeline.files.cells import encoded, shown, whole
 from pipeline.files.exact_times import written
-from pipeline.files.names_once import these_once
+from pipeline.files.names_once import names_once, these_once
 from pipeline.files.shape import TIME_MAX_MS, BadRow, FileRecord, NotThis, Reading
 from pipeline.records import Headers
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
@@ -23,6 +23,8 @@ from pipeline.values.json_values import of_base64
 
 TWO_NAMES = len(b'{"key":,"value":}' + b'"key":0,')  # a line with less beside its key and its value has no name twice
 TWO_VALUES = len(b'{"value":}' + b'"value":0,')  # without a key
+TIMED_MS = 10**12
+TIMED = len(b',"timestamp_ms":1000000000000')  # what a time from here on takes of a line, at least
 NAMES = (b'"key"', b'"value"', b'"timestamp_ms"', b'"headers"')
 FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
@@ -41,12 +43,13 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     value: msgspec.Raw
     key: msgspec.Raw = NULL_CELL
     timestamp_ms: int | None = None
-    headers: dict[str, _Header | list[_Header]] | None = None
+    headers: msgspec.Raw = NULL_CELL
     partition: Any = None
     offset: Any = None
 
 
 _lines = msgspec.json.Decoder(_Line)
+_headers = msgspec.json.Decoder(dict[str, _Header | list[_Header]] | None)
 _text = msgspec.json.Decoder(str)
 
 
@@ -60,21 +63,29 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
             raise NotThis("timestamp_ms is not a whole number of milliseconds since 1970")
         reading.timed(at_ms)
         key, value = b"" if found.key is NULL_CELL else bytes(found.key), bytes(found.value)
-        if len(line) - len(key) - len(value) >= (TWO_NAMES if key else TWO_VALUES):
+        beside = len(line) - len(key) - len(value) - (TIMED if at_ms is not None and at_ms >= TIMED_MS else 0)
+        if beside >= (TWO_NAMES if key else TWO_VALUES):
             these_once(line, NAMES, key, value)
-        headers = found.headers
         return FileRecord(
             number,
             _key(reading.key, found.key),
             json_value(reading.value, found.value),
             at_ms,
-            () if not headers else json_headers(headers),
+            () if found.headers is NULL_CELL else _headers_of(found.headers),
             _offset(reading, found.offset),
         )
     except RecursionError:
         raise BadRow(f"line {number}", TOO_DEEP) from None
     except (ValueError, TypeError, CodecError, msgspec.MsgspecError) as error:
         raise BadRow(f"line {number}", _why(reading, line, error)) from None
+
+
+def _headers_of(raw: msgspec.Raw) -> Headers:
+    headers = _headers.decode(raw)
+    if not headers:
+        return ()
+    names_once(bytes(raw), headers)
+    return json_headers(headers)
 
 
 def _key(codec: Codec[Any], raw: msgspec.Raw) -> bytes | None:

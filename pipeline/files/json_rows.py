@@ -15,6 +15,7 @@ from pipeline.errors import CodecError
 from pipeline.files.columns import REFUSED, Columns, Field, fields_of
 from pipeline.files.exact_times import written
 from pipeline.files.json_lines import NULL, NULL_CELL, json_value
+from pipeline.files.names_once import names_once
 from pipeline.files.shape import BadRow, FileRecord, Reading, Shape
 from pipeline.values.codecs import JsonCodec
 
@@ -36,6 +37,8 @@ class JsonColumns(Columns):
         """Raises BadRow."""
         try:
             cells = {name: msgspec.json.decode(row.get(name, NULL_CELL)) for name in self._plain}
+            if self._headers:
+                names_once(bytes(row.get(self._headers, NULL_CELL)), cells[self._headers])
             return FileRecord(
                 line,
                 self._raw_key(row, cells),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DefinitionError
 from pipeline.files.columns import Columns
-from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
+from pipeline.files.shape import BadFile, BadRow, FileRecord, NoText, OnBad, Reading, Shape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +108,9 @@ def _cells(column: pa.Array, name: str, shape: Shape, file: str, unread: dict[in
     try:
         return list(coarse.to_pylist(maps_as_pydicts="strict"))
     except UnicodeDecodeError:  # Parquet says text and checks none: a row without it says so
-        return [_text(cell) for cell in column.cast(pa.binary()).to_pylist()]
+        if _is_text(column.type):
+            return [_text(cell) for cell in column.cast(pa.binary()).to_pylist()]
+        return [_cell(one, name, row, unread) for row, one in enumerate(coarse)]
     except (
         OverflowError,
         ValueError,
@@ -166,11 +168,17 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
 def _text(cell: bytes | None) -> object:
     try:
         return None if cell is None else cell.decode()
     except UnicodeDecodeError:
-        return cell
+        return NoText(cell or b"")
 
 
 def opened(name: str) -> pq.ParquetFile:

@@ -41,6 +41,11 @@ class NotThis(ValueError):
     """Why a cell or a row is not what its topic wants; who knows the line makes a BadRow of it."""
 
 
+class NoText(bytes):
+    """A cell of a column of text that is not UTF-8: a key or a value of bytes as it stands there, and no field of a value, where bytes
+    would be written as base64."""
+
+
 class FileRecord(NamedTuple):
     """A record as its file has it. `line` counts from 1 within what is read (a line of text, a row of Parquet)."""
 

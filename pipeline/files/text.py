@@ -35,6 +35,7 @@ DELIMITERS = (
     "\t",
 )  # the first of them that the header has: spreadsheets write others than commas in some countries
 BOM = b"\xef\xbb\xbf"  # Excel and PowerShell begin their UTF-8 with it
+LONE_CR = "a line ends with CR alone, as on old Macs; save it with line ends of Unix (LF) or Windows (CR LF)"
 _QUOTED = re.compile(rb'"[^"]*"')
 
 
@@ -275,7 +276,8 @@ def _rows(lines: Iterable[bytes], first: int, delimiter: str) -> Iterator[_Row]:
             no_utf8.clear()
             begun = first + reader.line_num
     except csv.Error as error:
-        raise BadRow(f"line {begun}", f"no CSV as RFC 4180 has it: {error}") from None
+        why = LONE_CR if "new-line character" in str(error) else f"no CSV as RFC 4180 has it: {error}"
+        raise BadRow(f"line {begun}", why) from None
 
 
 def _decoded(lines: Iterable[bytes], first: int, no_utf8: list[int]) -> Iterator[str]:

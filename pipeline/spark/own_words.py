@@ -26,6 +26,9 @@ NO_FILE = re.compile(
     r"java\.(?:io\.FileNotFound|nio\.file\.NoSuchFile)Exception: (\S+)$"
 )  # its path is all that it says
 NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)".*?: (?:error=\d+, )?(.+)')
+NO_SYSTEM = re.compile(r'Class (\S+FileSystem) not found|No FileSystem for scheme "?(\w+)"?')
+NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
+PACKAGES = "name its jar with --packages GROUP:NAME:VERSION, one for this version of Spark"
 NO_MODULE = "ModuleNotFoundError"
 PACK = "where executors have not what is installed here, `orchestrator spark pack` makes an archive of it for them"
 LOST = "a Python worker on an executor ended by itself: it was killed, or had not enough memory"
@@ -53,6 +56,10 @@ def own_words(text: str) -> str:
     named = named or lines[:1]
     if named and NO_SPACE in named[0]:
         return DISK
+    if named and (system := NO_SYSTEM.search(named[0])):
+        return f"Spark has not what reads this file system ({system[1] or system[2]}); {PACKAGES}"
+    if named and NO_SOURCE in named[0]:
+        return f"{JAVA_CLASS.sub('', named[0])}; {PACKAGES}"
     if named and (no_file := NO_FILE.search(named[0])):
         return f"there is no file {no_file[1]}"
     return JAVA_CLASS.sub("", named[0]) if named else "without a word"

@@ -22,6 +22,7 @@ from pipeline.files.shape import UNITS, BadFile, BadRow, FileRecord, OnBad, Read
 from pipeline.values.codecs import BytesCodec, Codec, IntCodec, JsonCodec, StrCodec
 
 _LONGEST, _SHORT_BYTES = 1 << 62, 1 << 30
+LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
 class Cells(NamedTuple):
@@ -99,13 +100,15 @@ def _times(column: pa.Array, unit: str) -> Any:
     """Milliseconds since 1970 of a column without nulls; None where a row must say what is wrong."""
     if column.null_count or not len(column):
         return None
-    if pa.types.is_timestamp(column.type):
+    is_stamp = pa.types.is_timestamp(column.type)
+    if is_stamp:
         unit, column = column.type.unit, column.cast(pa.int64())
     elif not pa.types.is_signed_integer(column.type):
         return None
     given = to_numpy(column).astype(np.int64)
     times, parts = UNITS[unit]
-    if given.min() < 0 or given.max() > _LONGEST // times:
+    most = (LAST_MS + 1) * parts // times - 1 if is_stamp else _LONGEST // times  # Python's times end there
+    if given.min() < 0 or given.max() > most:
         return None
     return given * times // parts
 

@@ -208,7 +208,7 @@ class JsonCodec:
     def decode(self, data: bytes) -> Any:
         try:
             return self._decoder.decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter for text that is not UTF-8
             text = _shortened(data.decode(errors="replace"))
             raise CodecError(f"{text} cannot be read as {type_name(self.type)}: {error}") from None
 

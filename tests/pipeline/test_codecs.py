@@ -399,6 +399,13 @@ def test_a_number_that_json_has_none_of_is_refused(type_: Any, value: Any) -> No
         JsonCodec(type_).encode(value)
 
 
+@pytest.mark.parametrize("type_", [Any, dict, Mean])
+def test_text_that_is_not_utf8_is_no_value(type_: Any) -> None:
+    """It raised UnicodeDecodeError: what looks for a value that its type cannot read did not take it for one."""
+    with pytest.raises(CodecError, match=r"cannot be read as .*: 'utf-8' codec"):
+        JsonCodec(type_).decode(b'{"mean":1.0,"of":"\xff"}')
+
+
 class Named(msgspec.Struct):
     """With fields that are called as parts of a schema are."""
 

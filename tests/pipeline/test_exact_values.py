@@ -20,6 +20,7 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, Shape, shape_of
 from tests.pipeline.test_files import read, reading
 
 FLAT = shape_of("k", None, "t")
+FLAT_HEADERS = shape_of("k", None, "t", "hs")
 LATE = datetime(9999, 12, 31, 12)
 
 
@@ -352,6 +353,29 @@ def test_it_may_also_where_rows_are_set_aside(tmp_path: Path, column: pa.Array, 
     assert where == "row 2" and row["k"] == "b" and (shown is None or row["x"] == shown)
 
 
+# ---------------------------------------------------------------- text that is none
+
+
+@pytest.mark.parametrize("kind", ["text", "struct", "list"])
+def test_a_column_of_text_that_is_not_utf8_is_no_base64(tmp_path: Path, kind: str) -> None:
+    """Parquet says text and checks none: a field of any type had the base64 of its bytes, and one inside of a struct ended the file."""
+    text = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"\xff"], pa.binary()).buffers())
+    ends = pa.array([0, 1, 2], pa.int32())
+    made = {
+        "text": lambda: text,
+        "struct": lambda: pa.StructArray.from_arrays([text], ["a"]),
+        "list": lambda: pa.ListArray.from_arrays(ends, text),
+    }
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"k": ["a", "b"], "t": [1, 2], "x": made[kind]()}), file)
+    with pytest.raises(BadRow, match=r"row 2: column 'x': .*(is not UTF-8|utf-8)"):
+        read(file, reading(dict), FLAT)
+    aside: list[str] = []
+    [part] = reader.parts(str(file))
+    found = list(reader.read(part, reading(dict), FLAT, lambda error, row: aside.append(error.where)))
+    assert [one.key for one in found] == [b"a"] and aside == ["row 2"]
+
+
 # ---------------------------------------------------------------- names that stand there twice
 
 
@@ -379,9 +403,24 @@ def test_a_name_twice_in_a_record_is_refused(tmp_path: Path) -> None:
         '{"key": "a", "value": 2, "key": "b"}',
         '{"key": "a", "value": 2, "timestamp_ms": 1, "timestamp_ms": 2}',
         '{"key": "a", "value": {"key": "b"}, "key": "b"}',
+        '{"key": "a", "value": 2, "\\u006bey": "b"}',
+        '{"key": "a", "value": 2, "headers": {"h": "1", "h": "2"}}',
+        '{"key": "a", "value": 2, "headers": {"h": "1", "\\u0068": "2"}}',
     ):
         with pytest.raises(BadRow, match=r"line 1: '.*' stands in the line twice"):
             json_lines(tmp_path, line, Any, Shape())
+
+
+@pytest.mark.parametrize(
+    "headers", ['{"h": "1", "h": "2"}', '"{\\"h\\": \\"1\\", \\"h\\": \\"2\\"}"'], ids=["object", "text"]
+)
+def test_a_header_twice_in_a_column_is_refused(tmp_path: Path, headers: str) -> None:
+    """A record may have two headers of one name (`{"h": ["1", "2"]}`); of two names the first value was lost."""
+    with pytest.raises(BadRow, match="line 1: 'h' stands in the line twice"):
+        json_lines(tmp_path, f'{{"k": "a", "t": 1, "x": 2, "hs": {headers}}}', dict, FLAT_HEADERS)
+    line = '{"k": "a", "t": 1, "x": 2, "hs": {"h": ["1", "1"], "g": "h", "i": "\\"h\\""}}'
+    [found] = json_lines(tmp_path, line, dict, FLAT_HEADERS)
+    assert found.headers == (("h", b"1"), ("h", b"1"), ("g", b"h"), ("i", b'"h"'))
 
 
 def test_names_inside_of_values_are_no_second_ones(tmp_path: Path) -> None:

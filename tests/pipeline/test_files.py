@@ -152,8 +152,9 @@ def test_csv_of_spreadsheets_that_write_no_commas(tmp_path: Path, between: str) 
         (b"tail\x1b[31m,x\n", r"has no column 'tail' .* it has 'tail\\x1b\[31m', x; name columns"),
         (b"".join(b"c%02d," % n for n in range(40)) + b"c\n", "c28 and 11 more"),
         ("tail,delay\nn1,5\n".encode("utf-16"), "not UTF-8; save the file as UTF-8"),
+        (b"tail,delay\rn1,5\r", r"line 1: a line ends with CR alone.*; save it with line ends of"),
     ],
-    ids=["spaces", "control characters", "many", "UTF-16"],
+    ids=["spaces", "control characters", "many", "UTF-16", "CR"],
 )
 def test_headers_that_do_not_do(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "x.csv"

@@ -113,6 +113,9 @@ CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o282.collec
         (f"{CALL}: java.io.FileNotFoundException: /jobs/env.tar.gz\n\tat org.a", "there is no file /jobs/env.tar.gz"),
         (f"{CALL}: java.io.IOException: Cannot run program \"/no/python\": error=2, No such file or directory\n\tat java.b\nCaused by: java.io.IOException: error=2, No such file or directory", "an executor cannot run /no/python (No such file or directory); name what each machine has with --conf spark.pyspark.python=PATH"),
         (PYTHON.replace("ValueError: no such thing", "ModuleNotFoundError: No module named 'numpy'"), "ModuleNotFoundError: No module named 'numpy'; where executors have not what is installed here, `orchestrator spark pack` makes an archive of it for them"),
+        (f"{CALL}: java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found\n\tat org.a\nCaused by: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found", "Spark has not what reads this file system (org.apache.hadoop.fs.s3a.S3AFileSystem); name its jar with --packages GROUP:NAME:VERSION, one for this version of Spark"),
+        (f'{CALL}: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"\n\tat org.a', "Spark has not what reads this file system (gs); name its jar with --packages GROUP:NAME:VERSION, one for this version of Spark"),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. SQLSTATE: 42K02", "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. SQLSTATE: 42K02; name its jar with --packages GROUP:NAME:VERSION, one for this version of Spark"),
         ("", "without a word"),
     ],
 )  # fmt: skip

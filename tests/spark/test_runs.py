@@ -303,6 +303,35 @@ def test_text_that_is_none_is_what_rows_are(tmp_path: Path, type_: Any) -> None:
         list(parts.read(part, reading, Shape()))
 
 
+def test_a_time_that_python_has_not_is_refused_as_in_rows(tmp_path: Path) -> None:
+    """`produce` refused what a backfill took."""
+    path = str(tmp_path / "a.parquet")
+    for unit, last in (("ms", 253_402_300_799_999), ("us", 253_402_300_799_999_999)):
+        reading = Reading("t", codec_for(str, what="key", key=True), codec_for(str, what="value"), 4)
+        for at, is_taken in ((last, True), (last + 1, False)):
+            times = pa.array([at], pa.timestamp(unit))
+            pq.write_table(pa.table([pa.array(["a"]), pa.array(["v"]), times], ["key", "value", "timestamp_ms"]), path)
+            ((_, found),) = parquet_rows.read(parts.Part(path, "parquet", 0, 1), reading, Shape(), None)
+            assert isinstance(found, parquet_rows.Cells) == is_taken
+            if isinstance(found, parquet_rows.Cells):
+                assert found.times.tolist() == [253_402_300_799_999]
+            else:
+                with pytest.raises(BadRow, match="row 1: column 'timestamp_ms': date value out of range"):
+                    list(found)
+
+
+def test_bytes_that_are_no_json_are_named_by_their_row(tmp_path: Path) -> None:
+    """They ended the job, without a file or a row, and were not set aside."""
+    path = str(tmp_path / "a.parquet")
+    values = pa.array([b'{"amount":1,"x":"c"}', b'{"amount":1,"x":"\xff"}'], pa.binary())
+    pq.write_table(pa.table([pa.array(["a", "b"]), values, pa.array([5, 6])], ["key", "value", "timestamp_ms"]), path)
+    reading = Reading("t", codec_for(str, what="key", key=True), codec_for(dict, what="value"), 4)
+    ((_, found),) = parquet_rows.read(parts.Part(path, "parquet", 0, 1), reading, Shape(), None)
+    assert not isinstance(found, parquet_rows.Cells)
+    with pytest.raises(BadRow, match=r"a.parquet, row 2: .* cannot be read as"):
+        list(found)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "types", "cells"),
     [
