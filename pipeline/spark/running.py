@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.clocks import monotonic_s
 from pipeline.spark.pods import waiting
-from pipeline.spark.session import SparkFailed, forget_failure, is_gone, load_sql, log_of, spark_session, stop
+from pipeline.spark.session import SparkFailed, forget_failure, is_gone, load_sql, log_of, spark_session, stop, why_gone
 from workers.commands.cluster import Cluster
 from workers.commands.show import CLEAR
 
@@ -29,9 +29,6 @@ logger = logging.getLogger("orchestrator.spark")
 LOOK_S, CANCEL_S = 1.0, 0.2
 NO_SLOT_S = 15.0  # without a task that runs, before a line says so
 ROUNDED_S = 5
-JAVA_ENDED = (
-    "Spark's Java process has ended: it was killed, or had not enough memory; its log is {log}; run the command again"
-)
 
 
 @asynccontextmanager
@@ -52,7 +49,7 @@ async def spark(
         if not isinstance(error, SparkFailed) and not _is_call_of_java(error):
             raise
         if await asyncio.to_thread(is_gone, made):
-            raise SparkFailed(JAVA_ENDED.format(log=log_of(made))) from error
+            raise SparkFailed(why_gone(log_of(made), cluster.master)) from error
         raise
     finally:
         await asyncio.to_thread(stop, made)

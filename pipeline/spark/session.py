@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 OURS = re.compile(r"(orchestrator|pipeline|state|workers)(\.\w+)+")
 GIVEN_UP = "Application has been killed. Reason: "
+LOST = "Spark has no cluster at --master {master} ({reason}): see that it runs and can be reached from here"
+JAVA_ENDED = "Spark's Java process has ended: it was killed, or had not enough memory"
 PREFIX, LOG = "stream-orchestrator-spark-", "spark.log"
 _SCRATCH: dict[Any, Scratch] = {}  # by session
 _NAMED: set[Any] = set()  # sessions whose log an error has named
@@ -151,8 +153,22 @@ def _reason(log: Path, error: Exception, master: str) -> str:
         return refused
     reasons = [line.rpartition("Exception: ")[2] for line in lines if "Exception: " in line]
     if not reasons:
-        reasons = [line.partition(GIVEN_UP)[2] for line in kept if GIVEN_UP in line]
-    return reasons[-1].strip() if reasons else own_words(str(error))
+        return _given_up(kept) or own_words(str(error))
+    return reasons[-1].strip()
+
+
+def _given_up(lines: Sequence[str]) -> str:
+    """Why a cluster was given up, by Spark's log; "" where it was not."""
+    return next((line.partition(GIVEN_UP)[2].strip() for line in reversed(lines) if GIVEN_UP in line), "")
+
+
+def why_gone(log: Path, master: str) -> str:
+    """What to say of a session that has ended by itself: its cluster was given up, which stops it a minute after it seemed to have
+    begun, or Java has ended."""
+    reason = _given_up(log.read_text(errors="replace").splitlines()) if log.exists() else ""
+    return (
+        LOST.format(master=master, reason=reason) if reason else JAVA_ENDED
+    ) + f"; its log is {log}; run the command again"
 
 
 def _start_log(log: Path) -> Path:

@@ -171,7 +171,14 @@ async def audit(
 
 
 def _check(what: str, expected: Any, found: Any, ok: bool | None = None, **more: Any) -> Check:
-    return {"check": what, "expected": expected, "found": found, "ok": expected == found if ok is None else ok, **more}
+    is_ok = expected == found if ok is None else ok
+    facts = {
+        "check": " ".join(what.split()),
+        "expected": expected,
+        "found": found,
+        "ok": is_ok,
+    }  # RocksDB says why in several lines
+    return {**facts, "differ": 0 if is_ok else abs(expected - found), "differences": [], **more}
 
 
 def _before(moment: Moment, prepared: Prepared) -> list[Check]:
@@ -209,7 +216,9 @@ async def _whole_alone(log: GroupLog, moment: Moment, compared: Sequence[Compare
 def _checks(session: SparkSession, compared: Sequence[Compared], reading: Reading, wanted: Wanted) -> list[Check]:
     found: list[Check] = []
     for one in compared:
-        more: dict[str, Any] = {"differ": one.found.differ, **one.more}
+        more: dict[str, Any] = {**one.more}
+        if one.ok or one.found.differ:  # of what could not be read no difference is known: it counts as one
+            more = {"differ": one.found.differ, **more}
         if one.found.left_out:
             more["left_out"] = one.found.left_out
         if one.found.rows:

@@ -136,7 +136,13 @@ async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(filled: 
     assert {row["found"] for row in rows} >= {"999", "5"}
 
     path.joinpath(next(file.name for file in path.glob("*.sst"))).write_bytes(b"no table of RocksDB")
-    assert any("cannot be read" in text for text in await audited(filled, stores=on_disk(filled)))
+    facts = await audit(
+        TALLIES, filled.url, Wanted(stores=on_disk(filled)), say=filled.said.append, session=filled.spark
+    )
+    [unreadable] = [check for check in facts["checks"] if "cannot be read" in check["check"]]
+    assert "\n" not in unreadable["check"], "RocksDB's reason has two lines, which broke the table"
+    assert all({"differ", "differences"} <= check.keys() for check in facts["checks"]), "as the page has it"
+    assert all(bool(check["differ"]) != check["ok"] for check in facts["checks"]) and unreadable["differ"] == 1
     await log.close()
 
 

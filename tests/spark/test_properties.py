@@ -10,7 +10,7 @@ import pytest
 from pipeline.spark.own_words import DISK, own_words
 from pipeline.spark.properties import DAEMON, environment, parsed, properties
 from pipeline.spark.running import no_slot
-from pipeline.spark.session import _reason
+from pipeline.spark.session import _reason, why_gone
 from tests.cli.console import Console
 from workers.commands.cluster import Cluster
 
@@ -138,5 +138,10 @@ def test_why_spark_did_not_start(tmp_path: Path) -> None:
         "04:00 ERROR Backend: Application has been killed. Reason: All masters are unresponsive! Giving up.\n"
     )
     assert _reason(log, error, "yarn") == "All masters are unresponsive! Giving up."
+    ended = why_gone(log, "spark://head:7077")  # it may be given up when a job has begun
+    assert ended.startswith(
+        "Spark has no cluster at --master spark://head:7077 (All masters are unresponsive! Giving up.): "
+    )
+    assert "not enough memory" in why_gone(tmp_path / "none.log", "local[2]")
     (tmp_path / "spark.start.log").write_text("Exception in thread: SparkException: HADOOP_CONF_DIR must be set\n")
     assert _reason(log, error, "yarn") == "HADOOP_CONF_DIR must be set"
