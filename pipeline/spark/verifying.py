@@ -172,12 +172,8 @@ async def audit(
 
 def _check(what: str, expected: Any, found: Any, ok: bool | None = None, **more: Any) -> Check:
     is_ok = expected == found if ok is None else ok
-    facts = {
-        "check": " ".join(what.split()),
-        "expected": expected,
-        "found": found,
-        "ok": is_ok,
-    }  # RocksDB says why in several lines
+    name = " ".join(what.split())  # RocksDB says in several lines why a store cannot be read
+    facts = {"check": name, "expected": expected, "found": found, "ok": is_ok}
     return {**facts, "differ": 0 if is_ok else abs(expected - found), "differences": [], **more}
 
 
