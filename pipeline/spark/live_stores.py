@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ON_DISK = "on disk"
 OWNER = "active"
 WAIT_MS = 200
-OWNERS_S, AGAIN_S = 10.0, 0.3  # an owner that was killed is replaced within it
+OWNERS_S, AGAIN_S = 10.0, 1.0  # an owner that was killed is replaced within it; each look copies all stores
 SCHEMA = "subject string, copy int, partition int, key binary, found binary"
 NONE: Mapping[str, str] = MappingProxyType({})
 BAD_SCHEMA = "copy int, problem string"

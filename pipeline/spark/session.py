@@ -168,7 +168,7 @@ def why_gone(log: Path, master: str) -> str:
     reason = _given_up(log.read_text(errors="replace").splitlines()) if log.exists() else ""
     return (
         LOST.format(master=master, reason=reason) if reason else JAVA_ENDED
-    ) + f"; its log is {log}; run the command again"
+    ) + f"; Spark's log is {log}; run the command again"
 
 
 def _start_log(log: Path) -> Path:

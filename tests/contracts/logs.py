@@ -131,7 +131,7 @@ async def read_all(
             assert one.next_position > position
             found += decode(one.data, one.position)
             position = one.next_position
-    # Behind it a marker may come alone: a producer that begins anew ends what it may have left open, also where that was nothing.
+    # A marker may come alone behind it, and holds no record: seen on Kafka of a producer whose broker had been killed.
     assert position >= end and all(one.offset < end for one in found), (position, end, found)
     await reader.close()
     return found

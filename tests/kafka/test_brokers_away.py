@@ -272,9 +272,8 @@ async def what_has_no_leader_hides_nothing(log: KafkaLog, killed: Broker, gone: 
 
     await until("the topic", written)
 
-    async def both_known() -> (
-        bool
-    ):  # of a topic that is new, leaders and followers have what was written a little later
+    async def both_known() -> bool:
+        # Of a topic that is new, leaders and followers have what was written a little later.
         return await log.known_ends([lost, kept]) == await log.ends([lost, kept])
 
     await until("the ends of both", both_known)
@@ -285,9 +284,8 @@ async def what_has_no_leader_hides_nothing(log: KafkaLog, killed: Broker, gone: 
 
     await until("one without a leader", known, DEADLINE_S)
     assert (await sizes_of(log, [lost, kept])).keys() == {kept}
-    await log.trim(
-        {lost: 1, kept: 1}
-    )  # a worker's upkeep; it waited, and ended the worker with the time for a log that is away
+    # A worker's upkeep: it waited for the partition without a leader.
+    await log.trim({lost: 1, kept: 1})
     assert await log.starts([kept]) == {kept: 1}
 
 

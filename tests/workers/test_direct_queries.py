@@ -4,6 +4,8 @@ over, is asked no more once the group has another."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +23,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.model import MemberStatus, Owner, Role, Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.protocol import GroupLog, NewRecord, Partition, TopicSpec
 from state.store.memory import MemoryStore
 from tests.attacks.place import credentials, join_request
 from workers.commands.query_place import ask_where_it_is
@@ -67,6 +69,34 @@ async def joined(address: str, name: str, listens_at: str) -> Connection:
     link.send(messages.Join(messages.VERSION, "bank", request, MemberStatus(active={TASK: 1})))
     await link.receive_down()
     return link
+
+
+@asynccontextmanager
+async def client_of(
+    log: GroupLog, instance: Answering, tasks: Sequence[TaskId], right: Right = Right.JOIN
+) -> AsyncIterator[Client]:
+    """Of a group with this one instance, which owns these tasks of the bank."""
+    owners = [Owner(task, 1, instance.name, f"{instance.name}#1", 1) for task in tasks]
+    coordinator = Coordinator(
+        "bank", Settings(heartbeat_ms=10), KeptLedger(owners), [Task(task) for task in tasks], admin.HANDLERS
+    )
+    services = Services(credentials())
+    coordinator.listen(services)
+    async with asyncio.timeout(30):
+        assert await log.acquire("bank", instance.name, await services.open(), None) is not None
+        serving = asyncio.create_task(coordinator.serve())
+        await instance.begin()
+        link = await joined(services.listener.address, instance.name, instance.services.listener.address)
+        client = Client(log, "bank", lambda: credentials(right))
+        try:
+            yield client
+        finally:
+            await client.close()
+            await link.close()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            await services.close()
+            await instance.end()
 
 
 @pytest.mark.parametrize("before", ["gone", "handed over"])

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from orchestrator import App, Tumbling
-from orchestrator.coordinator import admin, messages
+from orchestrator.coordinator import messages
 from orchestrator.coordinator.secret import Right
-from orchestrator.coordinator.services import Services
-from orchestrator.coordinator.shell import Coordinator
 from orchestrator.errors import NotThere, OrchestratorError
-from orchestrator.model import Owner, Settings, Task, TaskId
-from orchestrator.simulator.ledger import KeptLedger
+from orchestrator.model import TaskId
 from state.log.memory import MemoryLog
-from tests.attacks.place import credentials
-from tests.workers.test_direct_queries import Answering, joined
+from tests.workers.test_direct_queries import Answering, client_of
 from workers.commands import query_place
 from workers.commands.query import query, report
-from workers.fleet.client import Client, description
+from workers.fleet.client import description
 from workers.prepare import prepare
 
 TASKS = [TaskId(0, 0), TaskId(0, 1)]
@@ -55,27 +50,8 @@ async def asked(declare: Callable[[App], Any], answer: Answer) -> dict[str, Any]
     app.processor(app.topic("payments", key=str, value=int), declare(app))(lambda payment, balances: None)
     log, instance = MemoryLog(markers=False), Restoring(answer)
     await prepare(log, app)
-    owners = [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS]
-    coordinator = Coordinator(
-        "bank", Settings(heartbeat_ms=10), KeptLedger(owners), [Task(task) for task in TASKS], admin.HANDLERS
-    )
-    services = Services(credentials())
-    coordinator.listen(services)
-    async with asyncio.timeout(30):
-        assert await log.acquire("bank", "S1", await services.open(), None) is not None
-        serving = asyncio.create_task(coordinator.serve())
-        await instance.begin()
-        link = await joined(services.listener.address, "S1", instance.services.listener.address)
-        client = Client(log, "bank", lambda: credentials(Right.READ))
-        try:
-            return await query(client, await description(log, "bank"), "balances", "ann", log)
-        finally:
-            await client.close()
-            await link.close()
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-            await services.close()
-            await instance.end()
+    async with client_of(log, instance, TASKS, Right.READ) as client:
+        return await query(client, await description(log, "bank"), "balances", "ann", log)
 
 
 @pytest.fixture(autouse=True)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from orchestrator.coordinator import admin, messages
-from orchestrator.coordinator.services import Services
-from orchestrator.coordinator.shell import Coordinator
-from orchestrator.model import Owner, Settings, Task, TaskId
-from orchestrator.simulator.ledger import KeptLedger
+from orchestrator.coordinator import messages
+from orchestrator.model import TaskId
 from pipeline.spark import live_stores, state_source
 from pipeline.spark.live_stores import Copy, made_whole, whole_of
 from state.directory import COPIES
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TopicSpec
 from state.store.rocksdb import RocksDbStore
-from tests.attacks.place import credentials
-from tests.workers.test_direct_queries import Answering, joined
-from workers.fleet.client import Client
+from tests.workers.test_direct_queries import Answering, client_of
 
 TASK, PLACE = TaskId(0, 0), Partition("changes", 0)
 END = 5
@@ -50,25 +44,8 @@ async def whole_copies(folder: Path, offset: int, roles: list[str]) -> tuple[dic
     await log.create_topic(TopicSpec(PLACE.topic, 1, "changelog"))
     await log.append({PLACE: [NewRecord(b"ann", b"1", 0)] * END})
     instance = Copying(folder, log.log_id, offset, roles)
-    owners = [Owner(TASK, 1, "S1", "S1#1", 1)]
-    coordinator = Coordinator("bank", Settings(heartbeat_ms=10), KeptLedger(owners), [Task(TASK)], admin.HANDLERS)
-    services = Services(credentials())
-    coordinator.listen(services)
-    async with asyncio.timeout(30):
-        assert await log.acquire("bank", "S1", await services.open(), None) is not None
-        serving = asyncio.create_task(coordinator.serve())
-        await instance.begin()
-        link = await joined(services.listener.address, "S1", instance.services.listener.address)
-        client = Client(log, "bank", credentials)
-        try:
-            return await made_whole(log, client, "balances", {"0_0": PLACE})
-        finally:
-            await client.close()
-            await link.close()
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-            await services.close()
-            await instance.end()
+    async with client_of(log, instance, [TASK]) as client:
+        return await made_whole(log, client, "balances", {"0_0": PLACE})
 
 
 async def test_an_owner_that_restores_is_waited_for(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What a worker has operators know, as its heartbeats carry it.
+"""The notices of a worker for operators, as its heartbeats carry them.
 
-One rule: however many lines there are, and however long an error of a user is, a coordinator takes it: one that is too long for a message
-ends the session, and the worker would be out of the group for as long as it says it. The log and the journal have all of it. Used by worker.py.
+One rule: however many lines there are, and however long an error of the app is, a coordinator takes them. A text that is too long for a
+message ends the session, and the worker would be out of the group for as long as the notice stands. Used by worker.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LINES_MAX, LINE_MAX = 50, 1_000  # of characters; together well below messages.T
 
 
 def joined(lines: Sequence[str]) -> str:
-    """The lines of a notice. Errors of users may have several, which become one."""
+    """One text of these lines. An error of the app may have several lines, which become one."""
     more = len(lines) - LINES_MAX
     shown = [_shortened(" ".join(line.split())) for line in lines[:LINES_MAX]]
     return "\n".join([*shown, f"and {more} more"] if more > 0 else shown)

@@ -102,7 +102,7 @@ async def answered(
 
 async def _ends(worker: StoresPort, commits: Commits, wanted: messages.Lookup | messages.Scan) -> Ends:
     """Of the changelogs of a task that is only copied here, as the log has them by now, or as they were seen last. Of one that is processed
-    here the store is ahead of them: none; what is being committed is in it then."""
+    or halted here the store is not behind them: none; what is being committed is in it then."""
     run = worker.runs.get(TaskId.parse(wanted.task))
     if run is None:
         return {}
