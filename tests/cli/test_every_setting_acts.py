@@ -31,6 +31,7 @@ KAFKA = "tests/kafka/test_group.py::test_instances_by_name_form_a_group"
 SECURITY = "tests/kafka/test_security.py::test_commands_take_the_file_and_show_no_secret"
 SPARK_READS = "tests/kafka/test_security.py::test_spark_reads_with_the_file"
 SPARK = "tests/spark/test_commands.py::"
+BACKFILL, PRINTED = f"{SPARK}test_a_backfill_with_java_from_the_wheel", f"{SPARK}test_what_verify_and_audit_print"
 MASTER = f"{SPARK}test_the_master_that_was_named"
 SNAPSHOTS = "tests/spark/test_snapshot_only.py::"
 AUDIT = "tests/spark/test_audit.py::test_the_stores_of_running_instances"
@@ -98,7 +99,7 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("kafka-config", ("history",)): (),  # part of the place; it opens no log
     ("kafka-config", (*ASKING, "consume", "topics", "produce", "secret")): (SECURITY,),
     ("kafka-config", ("backfill", "verify", "audit")): (SPARK_READS,),
-    ("log", ("backfill", "verify")): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
+    ("log", ("backfill", "verify")): (BACKFILL, PRINTED),
     ("secret-file", (*ASKING, "secret")): (EVERY,),
     **{(name, ASKING): (EVERY, TLS) for name in ("tls-cert", "tls-key", "tls-ca")},
     # The secret of a Kafka log lies there; the three that need no secret take it as part of the place.
@@ -114,16 +115,16 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("state-dir", ("demo",)): ("tests/demo/test_demo.py::test_the_tour",),
     ("log", ("log",)): ("tests/failures/test_backups.py::test_tables_are_those_of_the_restored_log",),
     ("snapshots", ("snapshot",)): ("tests/cli/test_snapshot_command.py::test_listed_verified_and_pruned",),
-    ("snapshots", ("backfill",)): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
+    ("snapshots", ("backfill",)): (BACKFILL,),
     ("snapshots", ("verify",)): (f"{SNAPSHOTS}test_verify_compares_with_the_snapshot_and_what_came_after",),
     ("master", ("backfill", "verify", "audit")): (MASTER,),
-    ("task-memory", ("backfill", "verify", "audit")): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
+    ("task-memory", ("backfill", "verify", "audit")): (BACKFILL, PRINTED),
     ("master", ("repartition",)): (MASTER,),
     ("log", ("repartition",)): (MASTER,),
     ("kafka-config", ("repartition",)): (SPARK_READS,),
     ("state-dir", ("repartition",)): ("tests/spark/test_repartition.py::test_wrong_use",),
-    ("snapshots", ("audit",)): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
-    ("state-dir", ("audit",)): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
+    ("snapshots", ("audit",)): (PRINTED,),
+    ("state-dir", ("audit",)): (PRINTED,),
     **{(name, ("audit",)): (AUDIT,) for name in ("secret-file", "tls-cert", "tls-key", "tls-ca", "log")},
 }
 SEEN = {

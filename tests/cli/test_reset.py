@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.console import Console
+from tests.often import often
 
 pytestmark = pytest.mark.processes
 SOON = ("--heartbeat", "200ms")
@@ -28,6 +29,7 @@ DYING = """
 import os, sys
 import state.log.sqlite as sqlite
 from orchestrator.cli.main import main
+from tests.often import often
 
 method, kind, value = sys.argv[1:4]
 real = getattr(sqlite.SqliteLog, method)
@@ -112,7 +114,7 @@ def test_an_app_begins_anew(anywhere: Console) -> None:
     assert alerts(console) == 2 * before, "outputs stay, and what is processed again writes its own again"
 
 
-@pytest.mark.parametrize("step", [one if one in QUICK else pytest.param(one, marks=pytest.mark.long) for one in STEPS])
+@pytest.mark.parametrize("step", often(STEPS, *QUICK))
 def test_one_that_ended_half_way_goes_on(tmp_path: Path, step: str) -> None:
     console = Console(tmp_path / "place").bank()
     console.pay(*PAID)

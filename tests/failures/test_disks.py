@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.console import WAIT, Console
+from tests.often import often
 from tests.small_disk import small
 
 pytestmark = pytest.mark.processes
@@ -135,6 +136,7 @@ def test_more_stores_than_the_soft_limit_of_open_files_allows(console: Console) 
     assert "WARNING" not in console.said("run") and "ERROR" not in console.said("run")
 
 
+@pytest.mark.long
 def test_more_stores_than_the_hard_limit_allows_wait_and_are_warned_of(console: Console) -> None:
     """Each of them was opened and given up as fast as the group could place it, some hundred lines a second."""
     run_with_files(console, "(64, 64)")
@@ -156,7 +158,7 @@ def test_more_stores_than_the_hard_limit_allows_wait_and_are_warned_of(console: 
     assert "Traceback" not in console.said("run")
 
 
-@pytest.mark.parametrize("with_state", [False, True], ids=["the log", "the log and the state"])
+@pytest.mark.parametrize("with_state", often((False, True), True), ids=["the log", "the log and the state"])
 def test_a_log_that_is_deleted_under_a_running_fleet(console: Console, with_state: bool) -> None:
     """One line for all of its processes, and then what it says: the fleet stops."""
     fleet = console.run(*FAST, instances=2)

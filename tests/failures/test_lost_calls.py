@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.console import Console
+from tests.often import often
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
@@ -19,6 +20,7 @@ import sys
 import time
 
 from orchestrator import App, Record, Sink, Table
+from tests.often import often
 
 app = App("bank", partitions=2, on_error={policy})
 payments = app.topic("payments", key=str, value=int)
@@ -59,7 +61,7 @@ def values(console: Console, topic: str) -> list[int]:
     return sorted(row["value"] for row in map(json.loads, console.here("consume", "bank", topic).out.splitlines()))
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", often(ENDS, "exit 0", "endless"))
 def test_where_it_stops_the_fleet_ends_and_names_the_record(console: Console, how: str) -> None:
     end, reason = ENDS[how]
     console.write("bank.py", APP.format(policy='"stop"', end=end))
@@ -71,7 +73,7 @@ def test_where_it_stops_the_fleet_ends_and_names_the_record(console: Console, ho
     assert 17 not in values(console, "receipts")
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", often(ENDS, "abort", "no thread runs"))
 def test_a_dead_letter_keeps_the_record_and_the_others_go_on(console: Console, how: str) -> None:
     end, reason = ENDS[how]
     console.write("bank.py", APP.format(policy='"dead"', end=end))
@@ -91,7 +93,7 @@ OWN_ENDS = {
 }
 
 
-@pytest.mark.parametrize("how", OWN_ENDS)
+@pytest.mark.parametrize("how", often(OWN_ENDS, "it cancels what it runs in"))
 def test_an_async_call_that_ends_itself_in_an_odd_way_is_left_to_its_policy(console: Console, how: str) -> None:
     app = APP.format(policy='"dead"', end=OWN_ENDS[how]).replace("import os", "import asyncio\nimport os")
     console.write("bank.py", app.replace("def settle", "async def settle"))

@@ -17,6 +17,7 @@ from state.log.batches import decode
 from state.log.protocol import Partition
 from state.log.sqlite import SqliteLog, open_sqlite
 from tests.cli.console import Console
+from tests.often import often
 from tests.process_simulation.snapshots import Facts, write
 
 pytestmark = pytest.mark.processes
@@ -167,9 +168,7 @@ def test_state_is_restored_from_a_snapshot_and_what_follows_it(console: Console)
     assert "is not used" not in console.said("run")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in CASES]
-)
+@pytest.mark.parametrize("name", often(CASES, *SHORT))
 def test_what_may_not_be_used_is_named_and_costs_a_replay(console: Console, name: str) -> None:
     case = CASES[name]
     snapshot(console, case.change)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kills.harness import KINDS, SHAPES, life, scaled, stops
+from tests.often import often
 
 pytestmark = pytest.mark.processes
 CHOICE = random.Random(20131)
@@ -24,7 +25,7 @@ async def test_nothing_is_lost_or_doubled(kind: str, moment: float, tmp_path: Pa
     assert report.ok, report
 
 
-@pytest.mark.parametrize("kind", [pytest.param("instance", marks=pytest.mark.long), "coordinator"])
+@pytest.mark.parametrize("kind", often(("instance", "coordinator"), "instance"))
 async def test_columns_lose_and_double_nothing(kind: str, tmp_path: Path) -> None:
     report = await life(tmp_path, kind, 0.4, shape="columns")
     assert report.ok, report
@@ -42,19 +43,14 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize("how", SCALED)
+@pytest.mark.parametrize("how", often(SCALED, "cooperative", "conservative"))
 async def test_scaling_under_load_loses_and_doubles_nothing(how: str, tmp_path: Path) -> None:
     """Up and down under every protocol, with several workers, weights and capacities; a coordinator dies in between."""
     report = await scaled(tmp_path, SCALED[how], kill=how == "conservative")
     assert report.ok, report
 
 
-OFTEN = ("sync", "async", "columns")  # the others with `make test-long` and `make kill`
-
-
-@pytest.mark.parametrize(
-    "shape", [shape if shape in OFTEN else pytest.param(shape, marks=pytest.mark.long) for shape in SHAPES]
-)
+@pytest.mark.parametrize("shape", often(SHAPES, "sync", "async"))  # the others with `make kill`, too
 async def test_orderly_stops_lose_and_double_nothing(shape: str, tmp_path: Path) -> None:
     records = 4_000 if shape == "async" else 12_000
     report = await stops(tmp_path, shape, [round(CHOICE.uniform(n / 4, (n + 1) / 4), 3) for n in range(3)], records)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.often import often
 from tests.process_simulation.caught import CAUGHT_BY
 from tests.process_simulation.find import breaks
 from tests.process_simulation.mutations import MUTATIONS
@@ -19,14 +20,14 @@ from tests.process_simulation.plan import Fault, Plan, draw
 from tests.process_simulation.shrink import broken, shrunk
 from tests.process_simulation.snapshots import FORGED
 
-LIVES, PIECE, SHORT = 100, 20, 40  # the others are `make test-long`'s: they are the same ones in every run
-LIVES_AT_LEAST_ONCE, SHORT_AT_LEAST_ONCE = 60, 30
-LIVES_RESTORING = 40  # in fewer of them not everything befalls a snapshot
+LIVES, PIECE, SHORT = 100, 20, 20  # the others are `make test-long`'s: they are the same ones in every run
+LIVES_AT_LEAST_ONCE, SHORT_AT_LEAST_ONCE = 60, 15
+LIVES_RESTORING = 24  # in fewer of them not everything befalls a snapshot
 
 
 def pieces(lives: int, piece: int, short: int) -> list[Any]:
     """Where each piece begins."""
-    return [pytest.param(first, marks=pytest.mark.long if first >= short else ()) for first in range(0, lives, piece)]
+    return often(range(0, lives, piece), *range(0, short, piece))
 
 
 @pytest.mark.parametrize("first", pieces(LIVES, PIECE, SHORT))

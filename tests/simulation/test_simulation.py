@@ -10,13 +10,14 @@ import pytest
 
 from orchestrator.group.end_offsets import EndOffsets
 from orchestrator.model import MemberStatus, TaskId
+from tests.often import often
 from tests.simulation.caught import CAUGHT_BY
 from tests.simulation.find import breaks
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.world import World
 
-LIVES, CHUNK, SHORT = 150, 25, 50  # the others are `make test-long`'s: they are the same ones in every run
-FIRSTS = [pytest.param(first, marks=pytest.mark.long if first >= SHORT else ()) for first in range(0, LIVES, CHUNK)]
+LIVES, CHUNK, SHORT = 150, 25, 25  # the others are `make test-long`'s: they are the same ones in every run
+FIRSTS = often(range(0, LIVES, CHUNK), *range(0, SHORT, CHUNK))
 
 
 @pytest.mark.parametrize("first", FIRSTS)
@@ -57,12 +58,10 @@ def test_an_end_that_is_looked_up_is_the_highest_that_was_ever_told(monkeypatch:
     assert asked > 500
 
 
-SLOW = ("ignore_versions",)  # a life that never comes to rest: as long as twenty others
+SLOW = {"forget_standbys", "ignore_versions", "keep_standbys_together", "no_balance"}  # lives that never come to rest
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in sorted(MUTATIONS)]
-)
+@pytest.mark.parametrize("name", often(sorted(MUTATIONS), *sorted(MUTATIONS.keys() - SLOW)))
 def test_every_removed_rule_is_noticed(name: str) -> None:
     """A rule is removed, and the seed that is known to need it must break."""
     assert breaks(name, CAUGHT_BY[name]) is not None

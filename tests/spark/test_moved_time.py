@@ -21,6 +21,7 @@ from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.time import join_view
 from pipeline.time.position import BEFORE_DUE
 from pipeline.values.partitioner import partition_of
+from tests.often import often
 from tests.spark.more_tasks import Moved
 from tests.time import kept, market, watch
 from tests.time.drawn import Beat, drawn
@@ -43,8 +44,7 @@ def halves(records: list[Beat], *, in_order: bool) -> tuple[list[Beat], list[Bea
 
 def seeds(first: int, quick: int, count: int) -> list[Any]:
     """The rest of them in the long runs."""
-    later = [pytest.param(first + number, marks=pytest.mark.long) for number in range(quick, count)]
-    return [*range(first, first + quick), *later]
+    return often(range(first, first + count), *range(first, first + quick))
 
 
 def at_ms_of(beat: Beat) -> int:

@@ -19,6 +19,7 @@ from pipeline.values.partitioner import partition_of
 from state.log.protocol import NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.cli.console import Console
+from tests.often import often
 from tests.spark.rejoined import app, calls, letters, pairs, unmet, visits
 from tests.spark.test_backfill import ROOT, Place, write
 from workers.commands.consume import read_all
@@ -46,7 +47,7 @@ def history(count: int, seed: int) -> list[tuple[Any, Any, Any, int]]:
     return found
 
 
-@pytest.mark.parametrize("has_files", [False, True])
+@pytest.mark.parametrize("has_files", often((False, True), True))
 async def test_records_of_one_time_from_several_tasks_are_all_joined(place: Place, has_files: bool) -> None:
     """Each task counts what it sends: two records of one key and time had one place in the join, and one of them was lost. Beside lines of
     files Spark puts them in order, else we do."""

@@ -594,6 +594,7 @@ def test_what_is_named_twice_is_read_once(filled: Filled) -> None:
     assert reader.options(topics="orders,orders").load().count() == reader.options(topics="orders").load().count() > 0
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_the_stores_of_instances_with_certificates_whose_secret_lies_elsewhere(console: Console, spark: Any) -> None:
     """As it does for every app on Kafka, where no file of the log is there to lie beside."""
