@@ -3,7 +3,9 @@ named in one line, within seconds."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 import subprocess
 import time
 import uuid
@@ -131,6 +133,35 @@ async def test_every_wrong_way_is_named(listener: str, what: str, error: str, tm
 async def test_a_certificate_of_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AccessRefused, match="certificate of another name"):
         await opened("SSL", "SSL", tmp_path, "127.0.0.1")
+
+
+async def test_a_certificate_that_has_expired_is_called_so(tmp_path: Path) -> None:
+    """It was called one that the authority did not sign, and the advice was to name another authority."""
+    folder = secured.shared().folder
+    sign = [
+        "openssl",
+        "x509",
+        "-req",
+        "-in",
+        "broker.csr",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-days",
+        "-1",
+    ]
+    sign += ["-extfile", "names", "-out", str(tmp_path / "expired.pem")]
+    await asyncio.to_thread(subprocess.run, sign, cwd=folder, check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "expired.pem", folder / "broker.key")
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    config = secured.shared().config(tmp_path, **values("SSL", folder))
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(AccessRefused, match=r"is not valid now \(certificate has expired\); renew it"):
+            await open_kafka(KafkaOptions([("localhost", port)], config=str(config)))
 
 
 async def test_renewed_credentials_count_without_a_restart(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ log = logging.getLogger("orchestrator.log")
 TOKEN_WITHIN_S = 10.0
 _Stamp = tuple[str, tuple[int, int, int]]
 _PROBE_WITHIN_S = 3.0
+_NOT_VALID_NOW = (9, 10)  # OpenSSL's: not yet, and no more
 _NO_TLS = "does not speak TLS on this listener; name the port of its TLS listener, or set security.protocol=PROTOCOL"
 _API_VERSIONS = b"\0\0\0\x0f\0\x12\0\0\0\0\0\x07\0\x05probe"
 
@@ -129,6 +130,8 @@ class Access:
         if isinstance(error, ssl.SSLCertVerificationError):
             if "match" in error.verify_message:
                 return f"has a certificate of another name ({error.verify_message.rstrip('.')}); connect by a name that it has"
+            if error.verify_code in _NOT_VALID_NOW:
+                return f"has a certificate that is not valid now ({error.verify_message}); renew it, or set this machine's clock right"
             authority = settings.ca_file or (
                 "the given certificates" if settings.ca_pem else "this machine's authorities"
             )

@@ -12,12 +12,13 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from state.errors import LogBusy, LogUnavailable, StateError
+from state.errors import LogBusy, LogUnavailable, LogUnusable, StateError
 from state.log import checks
 from state.log.batches import decode
 from state.log.kafka import facts
 from state.log.kafka.building import build
 from state.log.kafka.cluster import Cluster
+from state.log.kafka.codes import is_denied
 from state.log.kafka.facts import EVERYBODYS, PARTITIONS, View
 from state.log.kafka.left_open import Written
 from state.log.kafka.producer import Producer, ProducerFenced
@@ -116,10 +117,13 @@ class FactsTopic:
         return self._failed is not None
 
     def check(self) -> None:
-        """Raises where the tail ended, or gets no answer: what this process believes gets older and older."""
+        """Raises where the tail ended, or gets no answer: what this process believes gets older and older. A right that is missing is
+        no outage: it is not waited for."""
         error = self._failed or self._away
         if error is not None:
-            raise LogUnavailable(f"the facts of {self.application} cannot be followed: {error}") from error
+            raise (LogUnusable if is_denied(error) else LogUnavailable)(
+                f"the facts of {self.application} cannot be followed: {error}"
+            ) from error
 
     async def read(self, number: int) -> None:
         """Up to what readers of committed data get now."""
