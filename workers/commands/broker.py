@@ -35,7 +35,12 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.action == "stop" and (args.port or args.kafka):
         raise WrongUse("--port and --kafka are of a new broker; `broker stop` takes --folder alone")
-    facts = _stop(args.folder) if args.action == "stop" else _start(args.folder, args.port, args.kafka)
+    if args.port and args.port not in broker.PORTS:
+        raise WrongUse(
+            f"--port {args.port}: a port is 1 to {broker.PORTS[-1]}, because the next one is the controller's"
+        )
+    with broker.alone(Path(args.folder).absolute()):
+        facts = _stop(args.folder) if args.action == "stop" else _start(args.folder, args.port, args.kafka)
     if args.json:
         show_json(facts)
     else:
@@ -53,6 +58,7 @@ def _start(name: str, port: int | None, version: str | None) -> dict[str, object
             raise WrongUse(f"--folder {name}: it is not empty, and no broker lies there; name another folder")
         if broker.answers(port or broker.PORT):
             raise WrongUse(f"a broker answers on port {port or broker.PORT} already: use it, or name another --port")
+        broker.check_port(port or broker.PORT)
         found = broker.prepare(folder, port or broker.PORT, version=version or broker.VERSION)
     elif (port or found.port, version or found.version) != (found.port, found.version):
         raise WrongUse(
@@ -60,6 +66,7 @@ def _start(name: str, port: int | None, version: str | None) -> dict[str, object
             "another --folder"
         )
     if found.pid is None:
+        broker.check_port(found.port)
         seconds = found.launch()
         text = f"Kafka {found.version} is up after {seconds:.1f} s: --log kafka://{found.address}"
     else:

@@ -18,7 +18,8 @@ import struct
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,7 @@ from state.user_cache import user_cache
 
 VERSION = "4.3.0"
 PORT = 9092
+PORTS = range(1, 65_535)  # and one behind it
 UP_WITHIN_S = 60.0
 _PORTS = range(20_000, 32_000, 2)
 _SETTINGS = """\
@@ -109,10 +111,35 @@ def _fetched(folder: Path, module: str, version: str) -> Path:
     except subprocess.TimeoutExpired:
         raise BrokerUnusable(f"Kafka's jars were not fetched within 600 s: put them into {folder}") from None
     if done.returncode:
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        raise BrokerUnusable(f"Kafka {version} could not be fetched ({lines[-1] if lines else 'no reason given'})")
+        raise BrokerUnusable(
+            f"Kafka {version} could not be fetched ({_reason(done.stdout + done.stderr)}): its jars are kept in {folder}, with an "
+            "empty file named 'complete'; put them there, or let this machine reach Maven's repository"
+        )
     (folder / "complete").touch()
     return folder
+
+
+def _reason(output: str) -> str:
+    """The line of Ivy's output that says why: its last one says nothing, and what it calls not found may lie on a server that does not
+    answer."""
+    lines = [line.strip(" \t:") for line in output.splitlines()]
+    for sign in ("Server access error", "Host ", "not found"):
+        if found := [line for line in lines if sign in line]:
+            return found[0]
+    return next(filter(None, reversed(lines)), "no reason given")
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One at a time begins or ends what is in the folder: two that prepared it at once removed what the other had formatted. Raises BrokerUnusable."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_name(f"{folder.name}.lock").open("w")
+    except OSError as error:
+        raise BrokerUnusable(f"{folder} cannot be used: {error.strerror}") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @dataclass(frozen=True)
@@ -129,13 +156,16 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs it now; None where none does."""
+        """The process that runs it now; None where none does. Another program may have its number since the machine began anew."""
         try:
             found = int((self.folder / "pid").read_text())
-            words = Path(f"/proc/{found}/stat").read_text().rsplit(")", 1)[1].split()
+            words = (
+                Path(f"/proc/{found}/cmdline").read_bytes().split(b"\0")
+            )  # of one that has ended, and is not reaped, none
         except (OSError, ValueError):
             return None
-        return None if words[0] == "Z" else found
+        own = os.path.realpath(os.fsencode(self.folder / "server.properties"))  # a folder has several paths
+        return found if any(word.endswith(b".properties") and os.path.realpath(word) == own for word in words) else None
 
     def launch(self, within_s: float = UP_WITHIN_S) -> float:
         """Start the process and wait until the broker answers; how long it took. Raises BrokerUnusable."""
@@ -236,13 +266,28 @@ def free_port() -> int:
     raise BrokerUnusable(f"no two free ports between {_PORTS.start} and {_PORTS.stop}: name one")
 
 
+def check_port(port: int) -> None:
+    """Raises BrokerUnusable where a new broker could not listen there, or its controller not behind it."""
+    for one, what in ((port, "the broker"), (port + 1, "the broker's controller, at the next port,")):
+        if reason := _refusal(one):
+            raise BrokerUnusable(
+                f"{what} cannot listen on port {one} ({reason}): name another --port, and a --folder of its own"
+            )
+
+
 def _is_free(port: int) -> bool:
+    return not _refusal(port, anew=False)
+
+
+def _refusal(port: int, *, anew: bool = True) -> str:
+    """Why nothing can listen there; "" where it can. `anew`: where connections of an earlier listener linger, as Java does."""
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(anew))
         try:
             probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+    return ""
 
 
 def _command(folder: Path, version: str) -> list[str]:
