@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from pipeline.definitions.topology import Topology
 from state.log.group_store import GroupStore, MetadataKind
-from state.log.protocol import GroupLog, TopicInfo
+from state.log.protocol import FOR_EVER, GroupLog, TopicInfo
 from workers.errors import AppRefused
 
 TOPIC_IDS = MetadataKind("topic-ids")
@@ -63,3 +63,24 @@ def problem(
 def is_read(topology: Topology, name: str) -> bool:
     """Whether it is an input or a re-key topic of a task."""
     return any(name in sub.sources for sub in topology.subtopologies)
+
+
+def loses(kind: str, found: TopicInfo) -> str:
+    """Why a topic that the app uses as one of this kind would not keep what it needs; "" where it does. A topic may have been
+    made before the app, with a cluster's own settings."""
+    if kind == "changelog" and found.kind == "changelog" and found.retention != FOR_EVER:
+        return (
+            f"changelog {found.name} is compacted, and deleted from with time or size, too: values would be gone after a restore; set its "
+            "cleanup.policy to compact alone"
+        )
+    if kind == "repartition" and found.kind == "changelog":
+        return (
+            f"re-key topic {found.name} is compacted: of records with one key all but the last may be gone before they are read; set its "
+            "cleanup.policy to delete, its retention.ms and its retention.bytes to -1"
+        )
+    if kind == "repartition" and found.retention != FOR_EVER:
+        return (
+            f"re-key topic {found.name} is deleted from with time or size: records with old times, or behind a standstill, would be gone "
+            "before they are read; set its retention.ms and its retention.bytes to -1: what was read is deleted anyway"
+        )
+    return ""

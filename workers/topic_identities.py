@@ -17,7 +17,7 @@ from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.errors import AppRefused
 from workers.prepare import NUMBERING, Prepared, refuse_half_done
-from workers.same_topics import TOPIC_IDS, is_read, refuse_others, topics_there
+from workers.same_topics import TOPIC_IDS, is_read, loses, refuse_others, topics_there
 
 SEEN = MetadataKind("positions-seen")
 TAKEN = MetadataKind(
@@ -45,6 +45,8 @@ async def check(log: GroupLog, app: App) -> None:
                 f"'{app.id}': topic {name} is to be a changelog, and is not compacted: values would be deleted with time; set "
                 "its cleanup.policy to compact, or delete it where it is another program's"
             )
+        if name in there and (fault := loses(topic.kind, there[name])):
+            raise AppRefused(f"'{app.id}': {fault}")
     if not kept and await log.lease(app.id) is None:
         await _check_first_start(log, app, topology, there)
     else:

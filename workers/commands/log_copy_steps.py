@@ -14,7 +14,7 @@ import msgspec
 
 from orchestrator.errors import RefusedBySafety
 from state.log.group_store import GroupStore
-from state.log.protocol import GroupLog, Intended, Partition, TopicInfo, TopicSpec
+from state.log.protocol import FOR_EVER, GroupLog, Intended, Partition, TopicInfo, TopicSpec
 from workers.commands.log_copy_plan import COPIED, CopiedTopic, Plan, keeps_less, partitions_of, positions_of
 from workers.fleet.held_lease import Held
 from workers.instance.ledger import SETTINGS
@@ -60,7 +60,8 @@ async def _created(target: GroupLog, info: TopicInfo) -> TopicInfo:
     """The topic on the target, which keeps its records as long as the source does."""
     made = (await target.topics([info.name])).get(info.name)
     if made is None:
-        made = await target.create_topic(TopicSpec(info.name, info.partitions, info.kind, info.retention))
+        kept = info.retention if info.kind == "plain" else FOR_EVER
+        made = await target.create_topic(TopicSpec(info.name, info.partitions, info.kind, kept))
     # A broker's own is a few days: times may be older. One that is there is ours then, of a copy that ended before this.
     if info.kind == "plain" and keeps_less(made.retention, info.retention):
         made = await target.set_retention(info.name, info.retention)

@@ -16,7 +16,7 @@ from orchestrator.errors import OrchestratorError
 from state.errors import PositionOutOfRange, StateError, UnknownTopic
 from state.log.protocol import TopicInfo
 from workers.prepare import Prepared
-from workers.same_topics import problem
+from workers.same_topics import loses, problem
 from workers.worker.ports import GrowthPort
 
 log = logging.getLogger("orchestrator.growth")
@@ -99,7 +99,7 @@ def bound(prepared: Prepared) -> frozenset[str]:
 
 
 def ignored(prepared: Prepared, found: Mapping[str, TopicInfo]) -> list[str]:
-    """One line for each topic that grew and must not have, or that is no changelog any more."""
+    """One line for each topic that grew and must not have, or whose records the log would delete while they are needed."""
     grown = [
         f"topic {name} has {info.partitions} partitions now, and '{prepared.app.id}' keeps to the "
         f"{prepared.topics[name].partitions} by which its state lies: what is written to the others is not read, and a "
@@ -107,12 +107,18 @@ def ignored(prepared: Prepared, found: Mapping[str, TopicInfo]) -> list[str]:
         for name, info in _grown(prepared, found).items()
         if name in bound(prepared)
     ]
-    return grown + [
-        f"changelog {name} is not compacted any more: values are deleted with time, a task that moves is restored without them, and a "
-        "start is refused; set its cleanup.policy to compact"
-        for name, topic in sorted(prepared.topology.topics.items())
-        if topic.kind == "changelog" and name in found and found[name].kind != "changelog"
-    ]
+    there = {name: topic for name, topic in sorted(prepared.topology.topics.items()) if name in found}
+    losing = [fault for name, topic in there.items() if (fault := loses(topic.kind, found[name]))]
+    return (
+        grown
+        + losing
+        + [
+            f"changelog {name} is not compacted any more: values are deleted with time, a task that moves is restored without them, and a "
+            "start is refused; set its cleanup.policy to compact"
+            for name, topic in there.items()
+            if topic.kind == "changelog" and found[name].kind != "changelog"
+        ]
+    )
 
 
 def _grown(prepared: Prepared, found: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:

@@ -17,13 +17,19 @@ _ANY_TIME["message.timestamp.type"] = "CreateTime"
 SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
     "changelog": {"cleanup.policy": "compact", "delete.retention.ms": str(DELETE_RETENTION_MS), **_ANY_TIME},
-    "repartition": {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800", **_ANY_TIME},
+    "repartition": {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",  # a cluster may have a limit of its own
+        "segment.bytes": "52428800",
+        **_ANY_TIME,
+    },
 }
 
 
 def retention_of(settings: Mapping[str, str | None]) -> Retention:
-    """Of a plain topic; other kinds have none of their own."""
-    if kind_of(settings) != "plain":
+    """What the brokers delete by time and size. A topic that is compacted alone has none; by `compact,delete` it has one, too."""
+    if "delete" not in (settings["cleanup.policy"] or ""):
         return FOR_EVER
     ms, size = (int(settings[name] or -1) for name in ("retention.ms", "retention.bytes"))
     return Retention(None if ms < 0 else ms, None if size < 0 else size)
