@@ -14,7 +14,7 @@ from orchestrator import App, Record, Table
 from orchestrator.errors import OrchestratorError
 from state.errors import LogUnavailable, UnknownTopic
 from state.log.memory import MemoryLog
-from state.log.protocol import TopicInfo
+from state.log.protocol import Retention, TopicInfo
 from workers.prepare import prepare
 from workers.worker import growth
 
@@ -69,3 +69,6 @@ async def test_a_changelog_that_is_no_longer_compacted_is_named() -> None:
     found["bank-sums-changelog"] = replace(found["bank-sums-changelog"], kind="plain")
     (line,) = growth.ignored(prepared, found)
     assert line.startswith("changelog bank-sums-changelog is not compacted any more") and "cleanup.policy" in line
+    found["bank-sums-changelog"] = replace(found["bank-sums-changelog"], kind="changelog", retention=Retention(60_000))
+    (line,) = growth.ignored(prepared, found)
+    assert line.startswith("changelog bank-sums-changelog is compacted, and deleted from with time or size, too")
