@@ -116,19 +116,45 @@ async def test_a_topic_of_its_own_that_was_made_before_and_would_lose_records(
     assert await asyncio.to_thread(fleet.wait, 30) == 0
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+async def test_nothing_is_coordinated_by_facts_that_would_be_deleted(place: Place, tmp_path: Path, policy: str) -> None:
+    """A group ran on them: behind their retention its terms and epochs would begin anew beside instances that have them."""
+    log = await place.open()
+    await log.create_topic(TopicSpec("sales", 2))
+    settings = {"cleanup.policy": policy, "retention.ms": "3600000"}
+    await log._cluster.topics.create(TopicSpec("shop-orchestrator", 2), settings)
+    console = Console(tmp_path)
+    console.write("shop.py", SHOP)
+    url = f"kafka://127.0.0.1:{place.port}?prefix={place.prefix}"
+    fleet = console.start("run", "shop:app", "--log", url, name="run")
+    text = "shop-orchestrator holds which instance owns which task"
+    await asyncio.to_thread(console.until, "the reason", lambda: text in console.said("run"))
+    done = await asyncio.to_thread(console, "wait", "shop", "--log", url, "--timeout", "2s")
+    assert done.code == 4, done
+    await alter(place, "shop-orchestrator", "compact")
+    done = await asyncio.to_thread(console, "wait", "shop", "--log", url, "--timeout", "90s")
+    assert done.code == 0, (done, console.said("run"))
+    fleet.terminate()
+    assert await asyncio.to_thread(fleet.wait, 30) == 0
+
+
+async def alter(place: Place, topic: str, policy: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{place.port}")
+    await admin.start()
+    try:
+        settings = {"cleanup.policy": policy}
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, place.prefix + topic, settings)])
+    finally:
+        await admin.close()
+
+
 async def test_settings_that_another_program_changes_are_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker looks at its topics each second, and went by their settings as they were when it began."""
     log = await place.open()
     await log.create_topic(TopicSpec("t-changelog", 1, "changelog"))
     assert (await log.topics(["t-changelog"]))["t-changelog"].kind == "changelog"
     monkeypatch.setattr(topics, "SETTINGS_S", 0.0)
-    admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{place.port}")
-    await admin.start()
-    try:
-        name = place.prefix + "t-changelog"
-        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"cleanup.policy": "delete"})])
-    finally:
-        await admin.close()
+    await alter(place, "t-changelog", "delete")
 
     async def is_seen() -> bool:
         return (await log.topics(["t-changelog"]))["t-changelog"].kind == "plain"

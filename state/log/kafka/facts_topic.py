@@ -22,7 +22,7 @@ from state.log.kafka.codes import is_denied
 from state.log.kafka.facts import EVERYBODYS, PARTITIONS, View
 from state.log.kafka.left_open import Written
 from state.log.kafka.producer import Producer, ProducerFenced
-from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.protocol import FOR_EVER, NewRecord, Partition, TopicSpec
 
 WRITER_TIMEOUT_S = 10.0  # of transactions that hold facts: longer than a broker's hiccup, short as others wait for them
 _TAIL_WAIT_MS = 1_000
@@ -64,6 +64,15 @@ class FactsTopic:
             raise
         made.topic_id = cluster.topics.known_id(name)
         return made
+
+    async def require_kept(self) -> None:
+        """Raises LogUnusable where brokers would delete facts: the topic was made before, or its settings were changed."""
+        found = (await self._cluster.topics.infos([self.topic])).get(self.topic)
+        if found is not None and (found.kind != "changelog" or found.retention != FOR_EVER):
+            raise LogUnusable(
+                f"topic {self.topic} holds which instance owns which task, and its records are deleted with time or size: two instances "
+                "could take themselves for the owner of one task; set its cleanup.policy to compact alone"
+            )
 
     async def _start(self) -> None:
         partitions = [self.partition(number) for number in range(PARTITIONS)]

@@ -282,7 +282,9 @@ class KafkaLog:
         return topic.view.lease()
 
     async def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:
-        return await self.leases.acquire(await self._made_facts(application), holder, address, seen)
+        topic = await self._made_facts(application)
+        await topic.require_kept()
+        return await self.leases.acquire(topic, holder, address, seen)
 
     async def renew(self, lease: Lease) -> Lease:
         topic = await self._facts_of(lease.application)
