@@ -163,7 +163,8 @@ class Run:
     async def run(self) -> dict[str, Any]:
         for left in half_made.clean(self._root):
             self._say(f"removed what a backfill or snapshot that was killed has left in {left}")
-        made_of = await asyncio.to_thread(kept_work.sum_of, self._session, self._inputs, snapshot_only=self._only)
+        looked = partial(kept_work.sum_of, self._session, self._inputs, snapshot_only=self._only)
+        made_of = await in_thread(self._session, looked)  # Spark may have jobs for that
         kept = await asyncio.to_thread(kept_work.find, self._root, self._inputs, made_of, self._say)
         if kept is not None:
             self._inputs, self._name, self._now_ms = kept.inputs(self._inputs), kept.name, kept.time_ms

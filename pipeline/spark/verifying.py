@@ -161,10 +161,10 @@ async def audit(
                 comparing = Comparing(spark_, inputs, moment, bases, computed, work, say)
                 compared = await _whole_alone(log, moment, await in_thread(spark_, comparing.run, stores))
                 reading = Reading(described)
-                checks += await asyncio.to_thread(_checks, spark_, compared, reading, wanted)
+                checks += await in_thread(spark_, _checks, spark_, compared, reading, wanted)
                 if wanted.out is not None:
                     rows = [(one.text, one.subject, one.found.rows) for one in compared]
-                    facts["written"] = await asyncio.to_thread(write, spark_, wanted.out, rows, reading)
+                    facts["written"] = await in_thread(spark_, write, spark_, wanted.out, rows, reading)
         return facts
     finally:
         await log.close()

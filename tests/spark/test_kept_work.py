@@ -117,6 +117,17 @@ async def test_what_was_computed_of_rows_that_are_others_by_now_is_not_written(
     await log.close()
 
 
+async def test_all_jobs_of_a_backfill_are_in_its_group(place: Place) -> None:
+    """The job in which Spark looks at the columns of files was in none: where no slot was free no line said so, and it could not be
+    cancelled."""
+    pq.write_table(pa.table({"key": ["a"], "value": [1], "timestamp_ms": [1]}), place.folder / "a.parquet")
+    await (await place.log()).close()
+    tracker: Any = place.spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    await place.backfill(TALLIES, history={"marks": [From(f"parquet:{place.folder}/a.parquet")]})
+    assert set(tracker.getJobIdsForGroup(None)) == before
+
+
 @pytest.mark.parametrize("is_frame", [False, True])
 async def test_what_is_computed_of_rows_that_nothing_names_is_not_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch, *, is_frame: bool
