@@ -39,6 +39,7 @@ from pipeline.spark.task_times import TaskTimes
 from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
+from state.errors import LogFull
 from state.log import base
 from state.log.group_store import AppMetadata, Lease
 from state.log.protocol import GroupLog, Intended, NewRecord, Partition, Parts
@@ -324,14 +325,19 @@ async def _carry_out(log: GroupLog, url: str, held: Held, app: App, layout: Layo
     await log.check_rights(application, Intended(grown=grown, seeds=True))
     await log.put_metadata(application, REPARTITION, "from", str(job.before).encode(), lease=held.lease)
     await log.put_metadata(application, REPARTITION, "to", str(job.to).encode(), lease=held.lease)
-    for name in sorted(layout.counts):
-        await log.grow_topic(name, job.to)
-    if not await _moves_already(log, application, job.to):
-        await refuse_misplaced(log, url, application, (await _grown(log, layout)).sources(), job.to)
-        await _pass_time(log, held, app, layout, job, found, now_ms)
-    await _move(log, held, found, now_ms)
-    for name in ("to", "from", "ends"):
-        await log.put_metadata(application, REPARTITION, name, None, lease=held.lease)
+    try:
+        for name in sorted(layout.counts):
+            await log.grow_topic(name, job.to)
+        if not await _moves_already(log, application, job.to):
+            await refuse_misplaced(log, url, application, (await _grown(log, layout)).sources(), job.to)
+            await _pass_time(log, held, app, layout, job, found, now_ms)
+        await _move(log, held, found, now_ms)
+        for name in ("to", "from", "ends"):
+            await log.put_metadata(application, REPARTITION, name, None, lease=held.lease)
+    except LogFull as error:  # partitions are never taken away: it ends forward
+        raise LogFull(
+            f"{error}; then run the same command again: '{application}' starts once that has ended"
+        ) from error
 
 
 async def _grown(log: GroupLog, layout: Layout) -> Layout:

@@ -15,7 +15,7 @@ from pipeline.spark import repartition as module
 from pipeline.spark.repartition import repartition
 from pipeline.spark.verifying import verify
 from pipeline.values.partitioner import partition_of
-from state.errors import StateError
+from state.errors import LogFull, StateError
 from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import SqliteLog
 from tests.cli.console import Console
@@ -94,6 +94,25 @@ async def test_half_of_it_is_no_start_and_the_same_command_ends_it(
     assert (await laid_out(place, 5))["outcome"] == "nothing to do"
     with pytest.raises(AppRefused, match="an audit cannot read them again"):
         await verify(TALLIES, place.url, say=place.said.append, session=place.spark)
+    await log.close()
+
+
+async def test_a_log_that_is_full_says_that_it_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where topics have grown, the app is refused until it has ended; the error was of the log's space alone."""
+    log = await begun(place)
+
+    def full(*given: Any, **more: Any) -> Any:
+        raise LogFull("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteLog, "seed_positions", full)
+        with pytest.raises(
+            LogFull, match="no space; then run the same command again: 'tallies' starts once that has ended"
+        ):
+            await laid_out(place, 5)
+    with pytest.raises(AppRefused, match="repartition MODULE:APP --to 5"):
+        await refuse_half_done(log, "tallies")
+    assert (await laid_out(place, 5))["outcome"] == "done"
     await log.close()
 
 
