@@ -14,7 +14,7 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -89,7 +89,7 @@ async def backfill(
         await refuse_half_done(log, app.id)
         prepared = await prepare_and_say(log, app, log_url, say)
         chosen = checked_history(prepared, history)
-        await _refuse_used(log, prepared)
+        await refuse_used(log, app.id, sources(prepared))
         async with lease_held(log, app.id, "backfill", is_patient=True) as held:
             await _refuse_written(log, prepared)
             until = await log.ends(sources(prepared))  # one moment for the inputs of all subtopologies
@@ -366,13 +366,12 @@ def refuse_outside(app: App, allowed: bool, say: Say) -> None:
     say(f"{warning}; it runs all the same, as --allow-outside says")
 
 
-async def _refuse_used(log: Log, prepared: Prepared) -> None:
-    """An app that has begun must go on from where it is."""
-    app = prepared.app
-    committed = await log.positions(app.id, sources(prepared))
+async def refuse_used(log: Log, application: str, inputs: Collection[Partition]) -> None:
+    """An app that has begun must go on from where it is. Raises RefusedBySafety."""
+    committed = await log.positions(application, inputs)
     if committed:
         raise RefusedBySafety(
-            f"'{app.id}' has processed records already ({len(committed)} committed positions); backfill is for an app "
+            f"'{application}' has processed records already ({len(committed)} committed positions); backfill is for an app "
             "that has not begun: give it another id, or another log"
         )
 

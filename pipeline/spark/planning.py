@@ -13,23 +13,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import WrongUse
+from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
 from pipeline.definitions.topology import Topology
 from pipeline.files import parquet, parts, text
 from pipeline.files.columns import Columns
 from pipeline.files.shape import BadFile, Reading, Shape
 from pipeline.loading import load
+from pipeline.spark.backfill import refuse_used
 from pipeline.spark.history import BadHistory
 from pipeline.spark.inputs import History
 from pipeline.spark.own_words import own_words
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.sources import From, read_as
 from state.errors import LogMissing
-from state.log.protocol import Log, Partition
+from state.log.protocol import GroupLog, Partition
 from workers.commands.cluster import Cluster
 from workers.commands.show import table
 from workers.log.logs import open_log
+from workers.prepare import refuse_half_done
 
 SAMPLE_BYTES = 1 << 20
 RECORDS_S = 20_000  # of one core with a plain count, what a slow machine did; the app's own calls are not known
@@ -37,9 +39,10 @@ START_S = 15.0
 
 
 async def planned(app_ref: str, url: str, history: History, shape: Shape, cluster: Cluster) -> dict[str, Any]:
-    """The facts: `inputs` with rows and bytes (null where Spark reads), `tasks`, `seconds`, an estimate. Raises WrongUse."""
+    """The facts: `inputs` with rows and bytes (null where Spark reads), `tasks`, `seconds`, an estimate; `refused`: why a
+    backfill would be, by what the log has of the app, or null. Raises WrongUse."""
     app = load(app_ref)
-    topology, in_log = await _log_side(app.topology(), url)
+    topology, in_log, refused = await _log_side(app.id, app.topology(), url)
     names = {topic.name: topic.topic for topic in app.topics.values()}
     known = {topic for sub in topology.subtopologies for topic in sub.sources} - {
         name for name, topic in topology.topics.items() if topic.kind == "repartition"
@@ -63,6 +66,7 @@ async def planned(app_ref: str, url: str, history: History, shape: Shape, cluste
         "tasks": sum(sub.partitions for sub in topology.subtopologies),
         "cores": cores(cluster.master),
         "seconds": round(START_S + total / RECORDS_S / cores(cluster.master)),
+        "refused": refused,
     }
 
 
@@ -73,9 +77,10 @@ def plan_text(plan: dict[str, Any]) -> str:
         for row in plan["inputs"]
     ]
     listed = table(shown, ("topic", "from", "rows", "bytes")) + "\n" if shown else ""
+    refused = "" if plan["refused"] is None else f"\na backfill would be refused: {plan['refused']}"
     return (
         f"{listed}about {plan['rows']:,} records in {counted(plan['tasks'], 'task')}, about {plan['seconds']} s with "
-        f"{counted(plan['cores'], 'core')} at {RECORDS_S:,} records a second and core; nothing was changed"
+        f"{counted(plan['cores'], 'core')} at {RECORDS_S:,} records a second and core; nothing was changed{refused}"
     )
 
 
@@ -88,23 +93,34 @@ def cores(master: str) -> int:
     return int(here) if here else int(hosts) * int(each)
 
 
-async def _log_side(topology: Topology, url: str) -> tuple[Topology, dict[str, int]]:
-    """The topology with the counts of the log, and how many records inputs have there."""
+async def _log_side(application: str, topology: Topology, url: str) -> tuple[Topology, dict[str, int], str | None]:
+    """The topology with the counts of the log, how many records inputs have there, and why a backfill would be refused."""
     try:
-        log: Log = await open_log(url, create=False)
+        log = await open_log(url, create=False)
     except LogMissing:
-        return topology, {}
+        return topology, {}, None
     try:
         known = await log.topics(list(topology.topics))
         counts = {name: info.partitions for name, info in known.items()}
         found: dict[str, int] = {}
+        inputs: list[Partition] = []
         for topic in sorted({name for sub in topology.subtopologies for name in sub.sources} & set(counts)):
             partitions = [Partition(topic, number) for number in range(counts[topic])]
             starts, ends = await log.starts(partitions), await log.ends(partitions)
+            inputs += partitions
             found[topic] = sum(ends.values()) - sum(starts.values())
-        return topology.with_partitions(counts), found
+        return topology.with_partitions(counts), found, await _refused(log, application, inputs)
     finally:
         await log.close()
+
+
+async def _refused(log: GroupLog, application: str, inputs: Sequence[Partition]) -> str | None:
+    try:
+        await refuse_half_done(log, application)
+        await refuse_used(log, application, inputs)
+    except OrchestratorError as error:
+        return str(error)
+    return None
 
 
 def _of_files(patterns: Sequence[str], topic: str, reading: Reading, shape: Shape) -> list[dict[str, Any]]:
