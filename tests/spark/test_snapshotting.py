@@ -170,6 +170,17 @@ async def test_a_damaged_newest_snapshot_hides_no_older_one(place: Place, caplog
     await log.close()
 
 
+async def test_where_no_snapshot_fits_the_reason_says_of_what(place: Place) -> None:
+    log = await begun(place)
+    await taken(place)
+    for topic in (tallies.marks.name, tallies.sums.changelog):
+        await log.grow_topic(topic, 5)
+    found = await opened(place, log, "state")
+    reason = f"no snapshot in {place.folder / 'taken'} is of this application and log, with as many partitions"
+    assert (found.source, found.how) == ("empty", reason)
+    await log.close()
+
+
 async def test_the_cheaper_way_is_taken_and_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     log = await begun(place)
     facts = await taken(place)

@@ -210,6 +210,8 @@ class StoreOpener:
         if self._snapshots is None:
             return False, "no folder of snapshots is named"
         why = f"it is not in {self._snapshots}"
+        if change.base is None:
+            why = f"no snapshot in {self._snapshots} is of this application and log, with as many partitions"
         for found in await asyncio.to_thread(self._candidates, self._snapshots, change):
             what = f"snapshot {found.snapshot}"
             try:
