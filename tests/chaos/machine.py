@@ -61,7 +61,7 @@ class Machine:
         self.leaves = False
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.cli.main", *words],
+                [sys.executable, "-m", "orchestrator", *words],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

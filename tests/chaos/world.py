@@ -65,7 +65,7 @@ class World:
         place = ["--log", self.brokers.url, "--state-dir", str(self.folder / "operator")]
         with (self.folder / f"{out}.log").open("ab") as file:
             return subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.cli.main", *words, *place],
+                [sys.executable, "-m", "orchestrator", *words, *place],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -60,7 +60,7 @@ class Console:
     # ---- commands
 
     def _words(self, words: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "orchestrator.cli.main", *words]
+        return [sys.executable, "-m", "orchestrator", *words]
 
     def _environment(self) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}

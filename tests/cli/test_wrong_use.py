@@ -242,9 +242,11 @@ def test_a_module_that_hides_ours_from_the_command_itself(tmp_path: Path, room: 
     """`python -m` looks into the current folder before anything of ours is imported."""
     console = Console(tmp_path / "place").bank()
     console.write(f"{room}.py", "")
-    done = console("run", "bank:app")
-    assert (done.code, done.out) == (2, "")
-    assert one_line(done.err) and f"{room}.py hides the package '{room}' of stream-orchestrator" in done.err
+    command = [sys.executable, "-m", "orchestrator.cli.main", "run", "bank:app"]
+    path = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=console.folder, env=path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert one_line(done.stderr) and f"{room}.py hides the package '{room}' of stream-orchestrator" in done.stderr
 
 
 @pytest.mark.parametrize("room", ["state", "pipeline", "numbers"])
@@ -267,7 +269,7 @@ def test_a_file_of_that_name_runs(tmp_path: Path, room: str) -> None:
 @pytest.mark.parametrize("words", [["--help"], ["config", "show"], ["config", "show", "--json"]])
 def test_an_answer_that_cannot_be_written(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "orchestrator.cli.main", *words]
+        command = [sys.executable, "-m", "orchestrator", *words]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert one_line(done.stderr) and "No space left on device" in done.stderr

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def test_the_tour(place: str, tmp_path: Path) -> None:
     words = ["demo", "--on", place, "--history", "1", "--live", "2", "--rate", "400", "--seed", "7", "--json"]
     told = subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main", *words, "--state-dir", str(tmp_path / "demo")],
+        [sys.executable, "-m", "orchestrator", *words, "--state-dir", str(tmp_path / "demo")],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -43,7 +43,7 @@ def test_the_tour(place: str, tmp_path: Path) -> None:
 def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("keep me")
     told = subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main", "demo", "--state-dir", str(tmp_path)],
+        [sys.executable, "-m", "orchestrator", "demo", "--state-dir", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -64,7 +64,7 @@ def pending(process: int) -> bool:
 def test_a_hang_up_that_is_to_be_ignored_is(tmp_path: Path) -> None:
     """`nohup orchestrator demo &` ended with its terminal, with 129."""
     tour = subprocess.Popen(
-        ["nohup", sys.executable, "-m", "orchestrator.cli.main", "demo", "--state-dir", str(tmp_path / "demo")],
+        ["nohup", sys.executable, "-m", "orchestrator", "demo", "--state-dir", str(tmp_path / "demo")],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,

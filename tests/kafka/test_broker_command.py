@@ -59,7 +59,7 @@ def test_of_several_that_start_one_at_once_one_does(console: Console) -> None:
     """One removed what another had formatted, or started: the first ones ended with Java's stack."""
     port = broker.free_port()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
-    words = [sys.executable, "-m", "orchestrator.cli.main", *start(console, "--port", str(port))]
+    words = [sys.executable, "-m", "orchestrator", *start(console, "--port", str(port))]
     try:
         starting = [
             subprocess.Popen(words, cwd=console.folder, env=environment, stdout=subprocess.PIPE, text=True)

@@ -127,7 +127,7 @@ def test_a_name_that_runs_on_another_machine(console: Console) -> None:
         pytest.skip("host names of its own need a right that is not here")
     place = Place()
     log = ("--log", url(place))
-    ours = [sys.executable, "-m", "orchestrator.cli.main", "run", "bank:app", "--name", "i7", *log]
+    ours = [sys.executable, "-m", "orchestrator", "run", "bank:app", "--name", "i7", *log]
     away = ["unshare", "-u", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh", *ours]
     with (console.folder / "run.err").open("ab") as err:
         there = subprocess.Popen(away, cwd=console.folder, env=console._environment(), stdout=err, stderr=err)

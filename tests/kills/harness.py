@@ -86,7 +86,7 @@ class Bank:
         output = (self.folder / f"{name}.log").open("ab")
         place = ["--log", self.url, "--state-dir", str(self.folder / "state")]
         return subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli.main", *words, *place],
+            [sys.executable, "-m", "orchestrator", *words, *place],
             cwd=ROOT,
             stdout=output,
             stderr=output,

@@ -64,7 +64,7 @@ class Place:
 
     def ask(self, *words: str, stdin: bytes = b"", fails: bool = False) -> Any:
         """The answer of a command."""
-        done = self.python("-m", "orchestrator.cli.main", *words, "--log", self.log, "--json", stdin=stdin)
+        done = self.python("-m", "orchestrator", *words, "--log", self.log, "--json", stdin=stdin)
         if fails:
             return None if done.returncode else json.loads(done.stdout)
         assert done.returncode == 0, done
@@ -81,7 +81,7 @@ class Place:
         given = self.archive | {"spark.driver.host": self.address, "spark.executor.cores": "1"} | conf
         for name, value in given.items():
             words += ["--conf", f"{name}={value}"]
-        return self.words("-m", "orchestrator.cli.main", *words)
+        return self.words("-m", "orchestrator", *words)
 
     def hosts(self) -> dict[str, str]:
         """Of the members, by instance."""

@@ -52,7 +52,7 @@ def process(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def orchestrator(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return process("-m", "orchestrator.cli.main", *words, "--log", f"sqlite:{folder / 'log.db'}", **env)
+    return process("-m", "orchestrator", *words, "--log", f"sqlite:{folder / 'log.db'}", **env)
 
 
 # Commands one after another in one process: a second Spark in a Java that runs takes a tenth of what the first one takes.

@@ -50,7 +50,7 @@ class Pods(Place):
         pairs = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
         history = f"payments={self.shared / 'history.jsonl'}"
         where = ("--log", self.log, "--snapshots", str(self.shared / "snapshots"), "--master", self.cluster.master)
-        line = self.words("-m", "orchestrator.cli.main", command, "bank:app", history, *where, *pairs, *words)
+        line = self.words("-m", "orchestrator", command, "bank:app", history, *where, *pairs, *words)
         return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def done(self, job: subprocess.Popen[str], code: int = 0) -> str:

@@ -213,7 +213,7 @@ class Life:
     async def start(self, *more: str) -> None:
         words = ["run", APP, "--log", self.place.url, "--state-dir", str(self.state), *more]
         self.fleet = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "orchestrator.cli.main", *words),
+            *(sys.executable, "-m", "orchestrator", *words),
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,

@@ -115,7 +115,7 @@ async def test_what_has_changed_since_a_backfill_before(
 
 
 def orchestrator(folder: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "orchestrator.cli.main", *more, "--log", f"sqlite:{folder / 'log.db'}"]
+    return [sys.executable, "-m", "orchestrator", *more, "--log", f"sqlite:{folder / 'log.db'}"]
 
 
 @pytest.mark.processes

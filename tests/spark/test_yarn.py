@@ -52,7 +52,7 @@ def on_yarn(cluster: Yarn, home: Path, *words: str) -> subprocess.CompletedProce
     }
     given = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main", *words, "--master", "yarn", *given],
+        [sys.executable, "-m", "orchestrator", *words, "--master", "yarn", *given],
         cwd=home,
         env={**os.environ, **cluster.environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
