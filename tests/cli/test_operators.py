@@ -50,6 +50,28 @@ def test_of_two_operators_that_want_as_many_both_get_them(console: Console) -> N
     assert len(console.here("status", "bank", "--json").json["instances"]) == 5
 
 
+def test_a_share_is_of_what_was_started_too(console: Console) -> None:
+    """Behind a `scale-up` that did not wait, half of four was one of two, and the new ones joined all the same."""
+    console.run(instances=2)
+    assert console.here("scale-up", "bank", "--to", "4").code == 0
+    done = console.here("scale-down", "bank", "--to", "50%", "--wait", "--json")
+    assert (done.code, len(done.json["leaving"])) == (0, 2), done
+    assert len(console.here("status", "bank", "--json").json["instances"]) == 2
+
+
+def test_instances_that_do_not_come_are_named(console: Console) -> None:
+    """`scale-up --wait` waited in silence, and a share left them out without a sign."""
+    console.run()
+    app, hold = console.folder / "bank.py", console.write("hold", "")
+    app.write_text("import os, time\nwhile os.path.exists('hold'):\n    time.sleep(0.05)\n" + app.read_text())
+    done = console("scale-up", "bank", "--by", "1", "--wait", "--timeout", "12s")
+    assert done.code == 4 and "waiting: 1 instance that was started has not joined yet (i2)" in done.err, done
+    done = console.here("scale-down", "bank", "--to", "50%", "--plan")
+    assert "not counted: 1 instance that was started has not joined yet (i2)" in done.err, done
+    hold.unlink()
+    assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0
+
+
 def test_a_change_that_was_not_answered_may_yet_be_made(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator waits for a log that is locked. The command ended with 3 and the advice to start `run`, and the
     change was made all the same."""

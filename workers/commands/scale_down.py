@@ -19,6 +19,7 @@ from orchestrator.group.scale_plan import parse_amount
 from orchestrator.names import counted
 from orchestrator.setting import some_time, whole_number
 from state.log.group_store import GroupStore
+from workers.commands.on_their_way import missing, not_joined, who_runs
 from workers.commands.show import CLEAR, show_json
 from workers.fleet.client import Client, client_of
 from workers.fleet.presence import fleet_of, named_of
@@ -92,6 +93,10 @@ async def _run(args: Any) -> int:
             return _end(args, {"leaving": [], "why": NONE_RUNS, **await client.ask(UndoRequest())})
         if args.follow:
             return await _follow(args, client, log, application)
+        if args.to is not None or args.by is not None:
+            status, fleet = await who_runs(application, log, client)
+            if late := sorted(not_joined(status["instances"], fleet)):
+                print(f"not counted: {missing(late)}", file=sys.stderr, flush=True)
         if args.plan:
             answer = await client.ask(PlanRequest(args.to, args.by, args.instances, args.current))
             return _end(args, {**answer, "why": _why_nothing(args, answer)})

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
+import sys
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
@@ -19,6 +20,7 @@ from orchestrator.names import counted
 from orchestrator.setting import some_time, whole_number
 from state.errors import StateError
 from state.log.group_store import GroupStore
+from workers.commands.on_their_way import JOINS_WITHIN_S, POLL_S, missing, not_joined, who_runs
 from workers.commands.run import INSTANCES_MAX
 from workers.commands.show import show_json, warn_of_idle
 from workers.fleet.client import Client, client_of
@@ -26,8 +28,7 @@ from workers.fleet.fleet import GRANTED, REQUEST, WITHDRAWN
 from workers.fleet.presence import FLEET, fleet_of
 
 logger = logging.getLogger("orchestrator.scale_up")
-POLL_S, PERCENT_MAX = 0.1, 100_000
-JOINS_WITHIN_S = 5.0  # an instance that was started joins, and one that left ends, within about two
+PERCENT_MAX = 100_000
 
 
 def run(argv: list[str]) -> int:
@@ -72,7 +73,7 @@ async def _run(args: Any) -> dict[str, Any]:
 
 async def _scaled(args: Any, application: str, log: GroupStore, client: Client) -> dict[str, Any] | None:
     """The answer; None where the fleet has changed since its instances were counted, by another operator: count again."""
-    before, fleet = await _who_runs(application, log, client)
+    before, fleet = await who_runs(application, log, client)
     client.require(Right.SCALE)  # the request goes through the log
     current = size_now(before["instances"], fleet)
     if args.current is not None and args.current != current:
@@ -111,24 +112,8 @@ async def _scaled(args: Any, application: str, log: GroupStore, client: Client) 
 
 def size_now(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> int:
     """How many instances stay: the members that do not leave, and those that the fleet has started and that have not joined
-    yet. An instance that left and is parked belongs to its fleet as well, so such a fleet's note counts for nothing."""
-    return sum(1 for row in members if row["state"] != "leaving") + len(_not_joined(members, fleet))
-
-
-def _not_joined(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> set[str]:
-    """What the fleet has started and is no member: not yet, or no longer, for as long as its process takes to end."""
-    started = fleet["instances"] if fleet is not None and fleet.get("after_leave") != "park" else []
-    return set(started) - {row["id"] for row in members}
-
-
-async def _who_runs(application: str, log: GroupStore, client: Client) -> tuple[Any, dict[str, Any] | None]:
-    """Status and fleet, once what the fleet has started has joined or ended: one that has just left is not on its way."""
-    until_s = monotonic_s() + JOINS_WITHIN_S
-    while True:
-        status, fleet = await client.ask(StatusRequest(counted=True)), await fleet_of(log, application)
-        if not _not_joined(status["instances"], fleet) or monotonic_s() >= until_s:
-            return status, fleet
-        await asyncio.sleep(POLL_S)
+    yet."""
+    return sum(1 for row in members if row["state"] != "leaving") + len(not_joined(members, fleet))
 
 
 async def _ask_fleet(
@@ -180,11 +165,16 @@ async def _forget(log: GroupStore, application: str, key: str) -> None:
 
 async def wait_stable(client: Client, added: list[str], deadline: float, since: StatusRequest) -> Any:
     """Until the new instances are there and nothing moves any more. Raises TimedOut, once they leave again."""
+    aloud_s: float | None = monotonic_s() + 2 * JOINS_WITHIN_S
     while True:
         status = await client.ask(since, retry_s=30)
         present = {i["id"] for i in status["instances"]}
         if set(added) <= present and status["stable"]:
             return status
+        if aloud_s is not None and monotonic_s() > aloud_s:
+            aloud_s = None
+            if absent := [name for name in added if name not in present]:
+                print(f"waiting: {missing(absent)}", file=sys.stderr, flush=True)
         if monotonic_s() > deadline:
             raise TimedOut(await _withdrawn(client, [name for name in added if name in present]))
         await asyncio.sleep(POLL_S)
