@@ -62,14 +62,20 @@ def test_a_share_is_of_what_was_started_too(console: Console) -> None:
 def test_instances_that_do_not_come_are_named(console: Console) -> None:
     """`scale-up --wait` waited in silence, and a share left them out without a sign."""
     console.run()
-    app, hold = console.folder / "bank.py", console.write("hold", "")
-    app.write_text("import os, time\nwhile os.path.exists('hold'):\n    time.sleep(0.05)\n" + app.read_text())
+    hold = slow_to_begin(console)
     done = console("scale-up", "bank", "--by", "1", "--wait", "--timeout", "12s")
     assert done.code == 4 and "waiting: 1 instance that was started has not joined yet (i2)" in done.err, done
     done = console.here("scale-down", "bank", "--to", "50%", "--plan")
     assert "not counted: 1 instance that was started has not joined yet (i2)" in done.err, done
     hold.unlink()
     assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0
+
+
+def slow_to_begin(console: Console) -> Path:
+    """Instances that start from now on wait for as long as there is this file."""
+    app, hold = console.folder / "bank.py", console.write("hold", "")
+    app.write_text("import os, time\nwhile os.path.exists('hold'):\n    time.sleep(0.05)\n" + app.read_text())
+    return hold
 
 
 def test_a_change_that_was_not_answered_may_yet_be_made(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,12 @@ import pytest
 
 from orchestrator.clocks import wall_ms
 from orchestrator.coordinator import election
+from orchestrator.coordinator.requests import StatusRequest
+from orchestrator.errors import RefusedBySafety
 from state.log.group_store import MetadataKind
 from state.log.sqlite import open_sqlite
+from tests.group.coordinators import CREDENTIALS
+from workers.fleet import client
 from workers.fleet.presence import FLEET, FRESH_MS, NAMED, is_looked_after, may_be_looked_after, this_process
 from workers.instance.ledger import give_back
 
@@ -56,4 +60,21 @@ async def test_who_runs_on_another_machine_is_there(kind: MetadataKind, key: str
     assert looking.result()  # somebody coordinates the group
     await give_back(log, lease)
     assert not await is_looked_after(log, "app")
+    await log.close()
+
+
+@KINDS
+async def test_what_was_started_and_does_not_coordinate_yet_is_to_be_waited_for(
+    kind: MetadataKind, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice was to start it, beside executors of Spark that were just starting."""
+    monkeypatch.setattr(client, "ALONE_S", 0.2)
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    asking = client.Client(log, "app", lambda: CREDENTIALS)
+    with pytest.raises(RefusedBySafety, match="; start it with `orchestrator run`"):
+        await asking.ask(StatusRequest(), retry_s=1.0)
+    await log.put_metadata("app", kind, key, note(wall_ms()))
+    with pytest.raises(RefusedBySafety, match="none coordinates yet: wait for them with `orchestrator wait app`"):
+        await asking.ask(StatusRequest(), retry_s=1.0)
+    await asking.close()
     await log.close()

@@ -110,11 +110,15 @@ class Client:
                 await self.close()
                 # With instances, a coordinator will be found in a moment; without any, there will be none.
                 waited = monotonic_s() - begun
-                alone = waited >= ALONE_S and not await may_be_looked_after(self._log, self._application)
-                if waited >= retry_s or alone:
-                    raise RefusedBySafety(
-                        f"'{self._application}' has no coordinator ({error}); start it with `orchestrator run`"
-                    ) from None
+                app = self._application
+                is_alone = waited >= ALONE_S and not await may_be_looked_after(self._log, app)
+                if waited >= retry_s or is_alone:
+                    advice = (
+                        f"instances were started, and none coordinates yet: wait for them with `orchestrator wait {app}`"
+                        if waited >= ALONE_S and not is_alone
+                        else "start it with `orchestrator run`"
+                    )
+                    raise RefusedBySafety(f"'{app}' has no coordinator ({error}); {advice}") from None
                 await asyncio.sleep(0.1)
 
     async def _ask(self, request: Request) -> Any:
