@@ -32,8 +32,7 @@ def backup(source: Path, target: Path, forget: Collection[MetadataKind] = ()) ->
     try:
         prepare(connection, source, create=False, busy_timeout_ms=BUSY_MS)
         private.make_file(unfinished)  # no other user may read it while it is written, either
-        connection.execute("vacuum into ?", (str(unfinished),))
-        _of_nobody(unfinished, forget)
+        _write(connection, unfinished, target, forget)
         with unfinished.open("rb") as file:
             os.fsync(file.fileno())
         os.link(unfinished, target)  # unlike a rename it never replaces what came meanwhile
@@ -43,12 +42,22 @@ def backup(source: Path, target: Path, forget: Collection[MetadataKind] = ()) ->
     except FileExistsError:
         raise _taken(target) from None
     except OSError as error:
-        raise StateError(
-            f"the backup {target} cannot be written: {error.strerror}; name a folder that takes it"
-        ) from error
+        raise _refused(target, error.strerror) from error
     finally:
         connection.close()
-        unfinished.unlink(missing_ok=True)
+        for part in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):  # a full disk leaves both
+            part.unlink(missing_ok=True)
+
+
+def _write(connection: sqlite3.Connection, unfinished: Path, target: Path, forget: Collection[MetadataKind]) -> None:
+    """What is full here is the disk of the copy: the log itself does not grow."""
+    try:
+        connection.execute("vacuum into ?", (str(unfinished),))
+        _of_nobody(unfinished, forget)
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            raise _refused(target, "no space is left on its disk") from error
+        raise
 
 
 def _of_nobody(copy: Path, forget: Collection[MetadataKind]) -> None:
@@ -57,6 +66,10 @@ def _of_nobody(copy: Path, forget: Collection[MetadataKind]) -> None:
         db.execute(f"pragma application_id={COPY_ID}")
         db.execute("update leases set address = ''")
         db.executemany("delete from notes where kind = ?", [(kind.name,) for kind in forget])
+
+
+def _refused(target: Path, why: str | None) -> StateError:
+    return StateError(f"the backup {target} cannot be written: {why}; name a folder that takes it")
 
 
 def _taken(target: Path) -> FileTaken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import shutil
 import sqlite3
@@ -20,6 +21,10 @@ from state.log.batches import decode
 from state.log.group_store import AppMetadata, MetadataKind, OwnerRecord
 from state.log.protocol import NewRecord, Partition, Retention, StoredRecord, TaskCommit, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
+from state.log.sqlite_backup import backup
+from tests.small_disk import small
+
+__all__ = ["small"]
 
 T0 = Partition("t", 0)
 RECORD = NewRecord(b"k", b"v", 0)
@@ -407,4 +412,15 @@ async def test_a_file_that_gives_no_pages_back_is_trimmed_all_the_same(tmp_path:
         assert connection.execute("pragma auto_vacuum").fetchone() == (0,)
     log = await open_sqlite(path, create=False)
     assert await asyncio.wait_for(log.trim({T0: 40}), 30) == 40
+    await log.close()
+
+
+async def test_a_backup_whose_disk_is_full_names_that_disk_and_leaves_nothing(tmp_path: Path, small: Path) -> None:
+    log = await made(tmp_path / "log.db")
+    for number in range(80):
+        await log.append({T0: [NewRecord(b"k%d" % number, os.urandom(250_000), 0)]})
+    with pytest.raises(StateError, match=r"the backup .*/small/copy\.db cannot be written: no space") as caught:
+        backup(tmp_path / "log.db", small / "copy.db")
+    assert not isinstance(caught.value, LogFull)  # the log is not what lacks space
+    assert list(small.iterdir()) == []
     await log.close()
