@@ -35,6 +35,7 @@ from state.errors import LogUnavailable, UnfitRecord
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.commands.produce_end import Ending
 from workers.commands.produce_input import Given, begin_input
+from workers.commands.produce_old import Look, old_records
 from workers.commands.when_free import when_free
 from workers.log.logs import log_url, open_log
 from workers.log.produced import Begun, begin
@@ -117,18 +118,22 @@ async def _produce(
     """Whether the file was known: some of it had been written before."""
     log = await open_log(url, create=True)
     try:
-        prepared = await prepare_and_say(log, app, url, partial(print, file=sys.stderr, flush=True), topic.topic)
-        partitions = prepared.topics[topic.topic].partitions
+        say = partial(print, file=sys.stderr, flush=True)
+        prepared = await prepare_and_say(log, app, url, say, topic.topic)
+        info = prepared.topics[topic.topic]
+        partitions, look = info.partitions, old_records(url, app.id, topic.topic, info.retention.ms, wall_ms(), say)
         reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)
         counted = Counted(log, partitions)
         if file is None:
             lines = Piped(cast(BufferedIOBase, sys.stdin.buffer))
             if sys.stdin.isatty():  # who types a line again means it
                 found = json_records(lines, 1, reading, shape)
-                await Writing(log, app, topic, counted, rate, None, ending).write(found, lines.is_quiet)
+                await Writing(log, app, topic, counted, rate, None, ending, look=look).write(found, lines.is_quiet)
                 return False
             given = await begin_input(log, app.id, lines, reading, shape)
-            await Writing(log, app, topic, counted, rate, given, ending).write(given.records(), given.is_quiet)
+            await Writing(log, app, topic, counted, rate, given, ending, look=look).write(
+                given.records(), given.is_quiet
+            )
             return False
         try:
             begun = await begin(log, app.id, Path(file), reading, shape)
@@ -138,7 +143,7 @@ async def _produce(
             raise WrongUse(str(error)) from None
         with begun:
             is_known = begun.is_known
-            await Writing(log, app, topic, counted, rate, begun, ending).write(begun.records())
+            await Writing(log, app, topic, counted, rate, begun, ending, look=look).write(begun.records())
             return is_known
     finally:
         await log.close()
@@ -157,12 +162,14 @@ class Writing:
         begun: Begun | Given | None,
         ending: Ending,
         size: int = BATCH,
+        look: Look = lambda records: None,
     ) -> None:
         self._log, self._app, self._topic = log, app, topic
         self._counted = counted
         self._rate = rate
         self._begun = begun
         self._ending = ending
+        self._look = look
         self._size = size if not rate else max(1, min(size, int(rate / 20)))
 
     async def write(self, found: Iterator[FileRecord], is_quiet: Callable[[], bool] = lambda: False) -> int:
@@ -201,6 +208,7 @@ class Writing:
         """`is_last`: the input is read to its end; `has_ended`: to a bad line."""
         if not batch:
             return
+        self._look(batch)
         partitions = await self._counted.now(self._topic.topic)
         records = self._placed(batch, partitions)
         progress = None

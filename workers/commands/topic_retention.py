@@ -27,7 +27,11 @@ def run(argv: list[str]) -> int:
     parser = Parser("topics set", "Change how long a topic is kept; what an application has yet to read stays.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--retention", metavar="TIME", help=f"7d, 12h, or {FOREVER}: since a record was appended")
+    parser.add_argument(
+        "--retention",
+        metavar="TIME",
+        help=f"7d, 12h, or {FOREVER}: since a record was appended, on Kafka since its own time",
+    )
     parser.add_argument("--retention-bytes", metavar="SIZE", help=f"of each partition: 10GiB, or {FOREVER}")
     parser.add_argument(
         "--force", action="store_true", help="also what an application of this log has yet to read; brokers always do"
