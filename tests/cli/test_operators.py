@@ -13,6 +13,7 @@ import pytest
 from pipeline.values.partitioner import partition_of
 from tests.cli import waiting
 from tests.cli.console import WAIT, Console, console_of
+from workers.commands import on_their_way, scale_up
 from workers.fleet import client
 
 pytestmark = pytest.mark.processes
@@ -59,11 +60,13 @@ def test_a_share_is_of_what_was_started_too(console: Console) -> None:
     assert len(console.here("status", "bank", "--json").json["instances"]) == 2
 
 
-def test_instances_that_do_not_come_are_named(console: Console) -> None:
+def test_instances_that_do_not_come_are_named(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """`scale-up --wait` waited in silence, and a share left them out without a sign."""
     console.run()
+    for place in (scale_up, on_their_way):
+        monkeypatch.setattr(place, "JOINS_WITHIN_S", 0.5)
     hold = slow_to_begin(console)
-    done = console("scale-up", "bank", "--by", "1", "--wait", "--timeout", "12s")
+    done = console.here("scale-up", "bank", "--by", "1", "--wait", "--timeout", "3s")
     assert done.code == 4 and "waiting: 1 instance that was started has not joined yet (i2)" in done.err, done
     done = console.here("scale-down", "bank", "--to", "50%", "--plan")
     assert "not counted: 1 instance that was started has not joined yet (i2)" in done.err, done

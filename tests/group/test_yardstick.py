@@ -7,6 +7,7 @@ import pytest
 from orchestrator.simulator.benchmark.yardstick import LEARNING, SEED, Totals, moves, play
 
 
+@pytest.mark.long
 def test_learners_leave_a_fraction_of_the_cold_hand_overs_and_of_the_downtime() -> None:
     """Ten of the hundred scenarios, with the invariants checked after every event; they are the same on every machine."""
     without, learners, snapshots = (

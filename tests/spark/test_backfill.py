@@ -499,6 +499,7 @@ async def test_verify_finds_one_wrong_value_one_lost_and_one_doubled_record(plac
     await log.close()
 
 
+@pytest.mark.long
 async def test_verify_compares_a_topic_that_the_app_both_writes_and_reads(place: Place) -> None:
     log = await place.log()
     await write(log, loop.app, [(loop.firsts, f"p{n % 3}", n, n) for n in range(9)])

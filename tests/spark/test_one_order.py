@@ -16,6 +16,7 @@ from pipeline.spark.backfill import backfill
 from pipeline.values.partitioner import partition_of
 from state.log.protocol import NewRecord, Partition
 from state.log.sqlite import open_sqlite
+from tests.often import often
 from tests.spark import trails
 from workers.commands.consume import read_all
 from workers.prepare import prepare
@@ -62,12 +63,14 @@ def write_file(path: Path, rows: Sequence[Given]) -> None:
     pq.write_table(pa.table(arrays, ["key", "value", "timestamp_ms"]), path, row_group_size=150)
 
 
+ORDERS = {"spilled": (1_000, "right"), "in memory": (256 << 20, "right"), "spilled, behind its own": (1_000, "left")}
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize(("memory_bytes", "behind"), [(1_000, "right"), (256 << 20, "right"), (1_000, "left")])
-async def test_the_order_of_a_task(
-    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, memory_bytes: int, behind: str
-) -> None:
+@pytest.mark.parametrize("order", often(ORDERS, "in memory", "spilled"))
+async def test_the_order_of_a_task(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
     """`behind`: the topic whose log has something: beside the history of the other one, or after its own."""
+    memory_bytes, behind = ORDERS[order]
     monkeypatch.chdir(ROOT)
     ways: list[bool] = []
     original = stage_rows.StageRows._is_packed

@@ -88,6 +88,7 @@ def test_dead_letters_of_history_name_no_offset() -> None:
     assert found == [there, in_history[:2], plain, due, (*there, *in_history[:2])]
 
 
+@pytest.mark.long
 @pytest.mark.processes
 async def test_what_is_behind_a_rekey_is_audited_live(tmp_path: Path, place: Place) -> None:
     """Offsets of what tasks send on are others with each run: entries of the join, and letters that name them, were said to differ."""

@@ -207,6 +207,7 @@ class Failing:
         patch.setattr(SqliteLog, "seed_positions", seeded)
 
 
+@pytest.mark.long
 async def test_what_moves_comes_in_many_transactions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it is written, once, where it ends after some of them, too; an entry goes and comes in one."""
     log = await place.log()
@@ -243,6 +244,7 @@ async def test_what_moves_comes_in_many_transactions(place: Place, monkeypatch: 
     await log.close()
 
 
+@pytest.mark.long
 async def test_a_plan_of_what_did_not_end_shows_what_is_left(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """With some of the entries where they belong by the new count: they were said to lie by no hash of their keys."""
     log = await place.log()

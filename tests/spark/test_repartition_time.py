@@ -138,6 +138,7 @@ async def test_it_is_what_the_same_functions_give_and_is_done_once(
     await log.close()
 
 
+@pytest.mark.long
 async def test_what_is_far_behind_or_cannot_be_called_is_refused(place: Place) -> None:
     log = await place.log()
     keys = {partition_of(key.encode(), 2): key for key in (f"k{n}" for n in range(20))}

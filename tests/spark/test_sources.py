@@ -506,6 +506,7 @@ def test_a_dry_run_changes_nothing(console: Console) -> None:
     assert done.code == 2 and "has no column 'when'" in done.err and done.err.count("\n") == 1, done
 
 
+@pytest.mark.long
 def test_a_dry_run_refuses_a_file_that_is_damaged(console: Console) -> None:
     """It was an internal error."""
     line = b'{"key": "ann", "value": {"account": "ann", "amount": 1}, "timestamp_ms": 1}\n'
