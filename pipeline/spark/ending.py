@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from orchestrator.cli.main import exit_at_once
 from orchestrator.clocks import monotonic_s
+from pipeline.spark.session import no_log_is_needed
 
 T = TypeVar("T")
 SAME_S = 1.0
@@ -57,6 +58,7 @@ class Asked:
             now = monotonic_s()
             if self.at_s is None:
                 self.at_s = now
+                no_log_is_needed()
                 with suppress(RuntimeError):  # the loop has ended: there is an answer
                     loop.call_soon_threadsafe(begin)
             elif now - self.at_s > SAME_S:

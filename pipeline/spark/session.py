@@ -46,6 +46,7 @@ JAVA_ENDED = "Spark's Java process has ended: it was killed, or had not enough m
 PREFIX, LOG = "stream-orchestrator-spark-", "spark.log"
 _SCRATCH: dict[Any, Scratch] = {}  # by session
 _NAMED: set[Any] = set()  # sessions whose log an error has named
+_ENDING = threading.Event()  # this command was asked to end
 _WARMING: dict[Any, Warming] = {}  # by session
 
 
@@ -229,6 +230,11 @@ def log_of(session: Any) -> Path:
     return path
 
 
+def no_log_is_needed() -> None:
+    """This command was asked to end, and what fails from now on is not shown: Java may have been sent the same signal."""
+    _ENDING.set()
+
+
 def is_gone(session: Any) -> bool:
     """Whether Spark ended by itself: its Java process is not there any more, or its context was stopped from outside."""
     from py4j.protocol import Py4JError
@@ -249,7 +255,7 @@ def stop(session: Any) -> None:
     if warming is not None:
         warming.over()
     scratch = _SCRATCH.pop(session, None)
-    if scratch is not None and session in _NAMED:
+    if scratch is not None and session in _NAMED and not _ENDING.is_set():
         _keep(scratch)
     elif scratch is not None:
         scratch.remove()

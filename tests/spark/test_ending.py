@@ -95,3 +95,25 @@ def test_a_backfill_that_is_stopped_while_spark_starts(console: Console) -> None
     out, err = child.communicate(timeout=120)
     assert (child.returncode, out, err) == (143, "", "")
     assert not list(temporary.glob("stream-orchestrator-spark-*"))
+
+
+def test_an_audit_that_is_stopped_with_its_java_leaves_no_folder(console: Console) -> None:
+    """Java's end became an error that names Spark's log, for which the folder was kept, and which nothing printed."""
+    row = '{"key": "k", "value": {"account": "k", "amount": 1}}\n'
+    assert console.here("produce", "bank:app", "payments", stdin=row * 2_000).code == 0
+    temporary = console.folder / "temporary"
+    temporary.mkdir()
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "audit", "bank:app", "--no-stores"],
+        cwd=console.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    console.until("tasks are under way", lambda: list(temporary.glob("stream-orchestrator-audit-*/work")))
+    os.killpg(child.pid, signal.SIGTERM)
+    out, err = child.communicate(timeout=120)
+    assert (child.returncode, out, err) == (143, "", "")
+    assert not list(temporary.glob("stream-orchestrator-spark-*"))
