@@ -24,6 +24,7 @@ FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace",
 OF_PYTHON = (
     "init_import_site",
     "Could not import runpy",
+    "Error calling __set_name__ on 'cached_property' instance 'hostmask'",  # before 3.12, within what pathlib imports
 )  # the interpreter is interrupted before it runs anything of ours
 
 
