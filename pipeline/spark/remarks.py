@@ -7,19 +7,16 @@ One rule: it is said while something can be done about it, with the option or th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from pipeline.spark.inputs import Computed, Inputs
-from workers.commands.topic_list import span
-
-KAFKA = "kafka://"
+from workers.commands.short_lived import goes_by_own_times, warning
 
 
 def remarks(computed: Computed, inputs: Inputs, now_ms: int) -> Iterator[str]:
     """Lines for people."""
     for read in computed.ranges(inputs.history):
         yield f"to verify and audit, name what was read of a topic, which may go on: {read}"
-    if inputs.log_url.startswith(KAFKA):  # an embedded log goes by when a record was appended
+    if goes_by_own_times(inputs.log_url):
         yield from _short_lived(computed, inputs, now_ms)
 
 
@@ -32,9 +29,4 @@ def _short_lived(computed: Computed, inputs: Inputs, now_ms: int) -> Iterator[st
     for topic, at_ms in sorted(oldest.items()):
         kept_ms = inputs.prepared.topics[topic].retention.ms
         if kept_ms is not None and at_ms < now_ms - kept_ms:
-            day = datetime.fromtimestamp(at_ms / 1000, UTC).date()
-            yield (
-                f"warning: topic {topic} keeps records for {span(kept_ms)} by their own times, and the oldest of these outputs is "
-                f"of {day}: brokers remove such records within minutes; `orchestrator topics set {inputs.prepared.app.id} {topic} "
-                "--retention forever` keeps them"
-            )
+            yield warning(inputs.prepared.app.id, topic, kept_ms, "the oldest of these outputs", at_ms)

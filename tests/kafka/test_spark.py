@@ -124,6 +124,7 @@ async def test_outputs_that_will_not_stay_are_warned_of(kept: str, place: Place,
         if kept == "for ever"
         else [
             "warning: topic seen keeps records for 7 d by their own times, and the oldest of these outputs is of 2023-11-14: brokers remove "
-            "such records within minutes; `orchestrator topics set tallies seen --retention forever` keeps them"
+            "such records within minutes, read or not; `orchestrator topics set tallies seen --retention forever`, before it or at once, "
+            "keeps them"
         ]
     )

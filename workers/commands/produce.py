@@ -35,7 +35,7 @@ from state.errors import LogUnavailable, UnfitRecord
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.commands.produce_end import Ending
 from workers.commands.produce_input import Given, begin_input
-from workers.commands.produce_old import Look, old_records
+from workers.commands.short_lived import Look, old_records
 from workers.commands.when_free import when_free
 from workers.log.logs import log_url, open_log
 from workers.log.produced import Begun, begin
