@@ -143,7 +143,7 @@ def shown(checks: list[Check]) -> str:
     """Checks as a table for people, and what they leave out."""
     rows = [("ok" if c["ok"] else "DIFFERS", c["check"], c["expected"], c["found"]) for c in checks]
     left_out = [
-        f"{c['check']}: {counted(c['left_out'], 'key')} written meanwhile, not compared"
+        f"{c['check']}: {counted(c['left_out'], 'key')} written after what they are compared with, left out"
         for c in checks
         if c.get("left_out")
     ]

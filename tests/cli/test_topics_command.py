@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from state.log.protocol import TopicSpec
+from state.log.sqlite import open_sqlite
 from tests.cli.console import ROOT, Console
 
 KAFKA = pytest.mark.kafka
 
 
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=KAFKA)])
-def console(request: pytest.FixtureRequest, tmp_path: Path) -> Console:
+def console(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Console]:
     made = Console(tmp_path / "place").bank()
     if request.param == "kafka":
         from tests.kafka.place import Place
 
         place = Place()
         made.write("orchestrator.toml", f'log = "kafka://127.0.0.1:{place.port}?prefix={place.prefix}"\n')
-    return made
+    yield made
+    made.close()
 
 
 def test_created_then_listed_then_described(console: Console) -> None:
@@ -129,7 +134,7 @@ def test_how_long_a_topic_is_kept_is_set_and_shown(console: Console) -> None:
         (("payments", "--retention", "0s"), "keeps nothing"),
         (("payments", "--retention", "soon"), "is not a duration"),
         (("nowhere", "--retention", "1d"), "has no topic 'nowhere'"),
-        (("bank-balances-changelog", "--retention", "1d"), "has no topic 'bank-balances-changelog'"),
+        (("bank-balances-changelog", "--retention", "1d"), "is a topic of bank's own (changelog)"),
     ):
         refused = console.here("topics", "set", "bank", *words)
         assert refused.code == 2 and refused.err.count("\n") == 1 and why in refused.err, refused
@@ -145,3 +150,35 @@ def test_the_topic_of_a_global_table_is_an_input(tmp_path: Path) -> None:
     lines = console.here("topics", "acls", "desk:app", "--log", "kafka://h", "--principal", "User:x").out.splitlines()
     (rates,) = [line for line in lines if line.endswith("--topic rates")]
     assert "--operation Read" in rates and "--operation Write" not in rates
+
+
+def test_a_rekey_that_was_made_by_hand_gets_no_retention(tmp_path: Path) -> None:
+    """Its records were removed before the app had counted them."""
+    console = Console(tmp_path / "place", app="shop")
+    console.write(
+        "shop.py",
+        "from orchestrator import App\n"
+        "app = App('shop', partitions=2)\n"
+        "sales = app.topic('sales', key=str, value=int)\n"
+        "by_kind = sales.rekey('by-kind', key=str, by=lambda sale: sale.key[:1])\n"
+        "sums = app.table('sums', key=str, value=int, default=int)\n"
+        "@app.processor(by_kind, sums)\n"
+        "def add(sale, sums):\n"
+        "    sums[sale.key] += sale.value\n",
+    )
+    log = tmp_path / "place" / "log.db"
+    made = asyncio.run(_made(log, TopicSpec("shop-by-kind-repartition", 2)))
+    assert made == "plain"
+    assert console.here("topics", "create", "shop:app", "--log", f"sqlite:{log}").code == 0
+    refused = console.here(
+        "topics", "set", "shop", "shop-by-kind-repartition", "--retention", "1d", "--log", f"sqlite:{log}"
+    )
+    assert refused.code == 2 and "is a topic of shop's own (re-key)" in refused.err, refused
+
+
+async def _made(path: Path, spec: TopicSpec) -> str:
+    log = await open_sqlite(path, create=True)
+    await log.create_topic(spec)
+    kind = (await log.topics([spec.name]))[spec.name].kind
+    await log.close()
+    return kind

@@ -154,7 +154,9 @@ def test_checks_are_shown() -> None:
     checks = [{"check": "table t: every key", "expected": 3, "found": 2, "ok": False}]
     assert "DIFFERS  table t: every key  3         2" in commands.shown(checks)
     busy = {"check": "table t: every key", "expected": 3, "found": 3, "ok": True, "left_out": 2}
-    assert commands.shown([busy]).endswith("\ntable t: every key: 2 keys written meanwhile, not compared")
+    assert commands.shown([busy]).endswith(
+        "\ntable t: every key: 2 keys written after what they are compared with, left out"
+    )
 
 
 def test_a_pattern_that_the_shell_expanded_stays_with_its_topic() -> None:

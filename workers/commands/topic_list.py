@@ -24,6 +24,7 @@ from workers.log.logs import log_url, open_log
 from workers.prepare import prepare
 
 INPUT, OUTPUT, BOTH, REKEY, CHANGELOG = "input", "output", "input, output", "re-key", "changelog"
+OWN = (REKEY, CHANGELOG)
 
 
 def list_(argv: list[str]) -> int:
@@ -80,7 +81,7 @@ def create(argv: list[str]) -> int:
 
 async def _listed(args: Any) -> dict[str, Any]:
     async with log_of(args) as (application, log, _):
-        roles = _roles(await description(log, application))
+        roles = roles_of(await description(log, application))
         there = await log.topics(list(roles))
         rows = [_facts(name, roles[name], there.get(name)) for name in sorted(roles)]
         partitions = [one for info in there.values() for one in _partitions(info)]
@@ -92,7 +93,7 @@ async def _listed(args: Any) -> dict[str, Any]:
 
 async def _described(args: Any) -> dict[str, Any]:
     async with log_of(args) as (application, log, _):
-        roles = _roles(await description(log, application))
+        roles = roles_of(await description(log, application))
         info = (await log.topics([args.topic])).get(args.topic)
         if args.topic not in roles or info is None:
             raise WrongUse(f"'{application}' has no topic '{args.topic}'; it has {', '.join(sorted(roles))}")
@@ -118,7 +119,7 @@ async def _created(args: Any) -> dict[str, Any]:
     return {"application": app.id, "created": made}
 
 
-def _roles(described: dict[str, Any]) -> dict[str, str]:
+def roles_of(described: dict[str, Any]) -> dict[str, str]:
     """What each topic is to the app, by its name in the log."""
     topics = topics_of(described)
     read, written = set(topics.read), set(topics.written)

@@ -16,7 +16,7 @@ from orchestrator.durations import parse_duration_ms, parse_size_bytes
 from orchestrator.errors import WrongUse
 from state.log.protocol import Retention
 from workers.commands.show import show_json
-from workers.commands.topic_list import span
+from workers.commands.topic_list import OWN, roles_of, span
 from workers.fleet.client import description, log_of
 
 FOREVER = "forever"
@@ -60,14 +60,14 @@ def run(argv: list[str]) -> int:
 async def _set(args: Any) -> tuple[dict[str, Any], bool]:
     """What is kept now, and whether it was forced before. Raises WrongUse for a topic that the app does not name, or that has no retention."""
     async with log_of(args) as (application, log, _):
-        described = await description(log, application)
+        roles = roles_of(await description(log, application))
         found = (await log.topics([args.topic])).get(args.topic)
-        if found is None or args.topic not in described["topics"]:
-            raise WrongUse(
-                f"'{application}' has no topic '{args.topic}'; it has {', '.join(sorted(described['topics']))}"
-            )
-        if found.kind != "plain":
-            raise WrongUse(f"{args.topic} is a topic of {application}'s own ({found.kind}), which keeps what it has to")
+        role = roles.get(args.topic)
+        if found is None or role is None:
+            raise WrongUse(f"'{application}' has no topic '{args.topic}'; it has {', '.join(sorted(roles))}")
+        if role in OWN or found.kind != "plain":  # one that was made by hand may have the settings of any other topic
+            what = role if role in OWN else found.kind
+            raise WrongUse(f"{args.topic} is a topic of {application}'s own ({what}), which keeps what it has to")
         before = found.retention
         ms = before.ms if args.retention is None else _limit(args.retention, parse_duration_ms)
         size = before.bytes if args.retention_bytes is None else _limit(args.retention_bytes, parse_size_bytes)
