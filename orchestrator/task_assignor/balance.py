@@ -16,7 +16,8 @@ from orchestrator.task_assignor.view import STEP, Ranked
 
 def balance_hosts(builder: AssignmentBuilder) -> Iterator[None]:
     """(2) From heavy hosts to light ones while they differ by more than the balancing factor, (3) to a fixed
-    point. The fullest donates first, ties first by name; it gives its lowest task; (4) copies attract."""
+    point. The fullest donates first, and of those that are as full the one that was less full before, then the first by name: slots that
+    do not divide evenly stay with those that were the fullest. It gives its lowest task; (4) copies attract."""
     if len(builder.staying) < 2:
         return
     movable: dict[str, list[TaskId]] = {h: [] for h in builder.staying}
@@ -30,7 +31,12 @@ def balance_hosts(builder: AssignmentBuilder) -> Iterator[None]:
             movable[host].append(task)
             if builder.is_free(task):
                 free.add(host)
-    donors = [(-builder.load[h] / builder.capacity[h], builder.rank[h], h) for h in builder.staying]
+    before = {h: builder.load[h] / builder.capacity[h] for h in builder.staying}
+
+    def as_donor(host: str) -> tuple[float, float, int, str]:
+        return -builder.load[host] / builder.capacity[host], before[host], builder.rank[host], host
+
+    donors = [as_donor(h) for h in builder.staying]
     receivers = [(_after(builder, h), builder.rank[h], h) for h in builder.staying if h not in builder.silent]
     heapify(donors)
     heapify(receivers)
@@ -39,10 +45,10 @@ def balance_hosts(builder: AssignmentBuilder) -> Iterator[None]:
         tried += 1
         if tried % (STEP // 5) == 0:
             yield
-        key, _, donor = heappop(donors)
+        key, *_, donor = heappop(donors)
         if -key != builder.load[donor] / builder.capacity[donor] or not movable[donor]:
             if movable[donor]:
-                heappush(donors, (-builder.load[donor] / builder.capacity[donor], builder.rank[donor], donor))
+                heappush(donors, as_donor(donor))
             continue
         if donor in free:
             while builder.spent:  # it may have tasks for those without a budget, too
@@ -56,7 +62,7 @@ def balance_hosts(builder: AssignmentBuilder) -> Iterator[None]:
         else:
             movable[donor].remove(task)
         builder.move(task, host)
-        heappush(donors, (-builder.load[donor] / builder.capacity[donor], builder.rank[donor], donor))
+        heappush(donors, as_donor(donor))
         heappush(receivers, (_after(builder, host), builder.rank[host], host))
         if donor not in builder.silent:
             heappush(receivers, (_after(builder, donor), builder.rank[donor], donor))

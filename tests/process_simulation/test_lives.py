@@ -21,7 +21,7 @@ from tests.process_simulation.shrink import broken, shrunk
 from tests.process_simulation.snapshots import FORGED
 
 LIVES, PIECE, SHORT = 100, 20, 20  # the others are `make test-long`'s: they are the same ones in every run
-LIVES_AT_LEAST_ONCE, SHORT_AT_LEAST_ONCE = 60, 15
+LIVES_AT_LEAST_ONCE, SHORT_AT_LEAST_ONCE = 60, 20
 LIVES_RESTORING = 24  # in fewer of them not everything befalls a snapshot
 
 
