@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.console import Console
+from tests.cli.test_idle_settings import STATELESS
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "15s", "--heartbeat", "200ms", "--acceptable-recovery-lag", "0")
@@ -118,6 +119,47 @@ def test_settings_of_a_group_that_runs(group: Group) -> None:
     console.until("no standby", lambda: group.standbys() == 0 and group.status()["protocol"] == "learner")
     console.until("all payments", lambda: group.balances() == dict(group.paid))
     assert "settings set" in console.here("settings", "show", "bank").out
+
+
+def test_a_flag_acts_beside_what_was_set(group: Group) -> None:
+    """A zone keeps standbys apart from their tasks, also such as an operator has set while the group ran; without any it is refused."""
+    console = group.console
+    for name in NAMES:
+        group.start(name)
+    refused = console.here("run", "bank:app", "--name", "c", *FAST, "--zone", "east")
+    assert refused.code == 2 and "give --standbys" in refused.err, refused
+    group.settings("set", "bank", "standbys=1")
+    group.bounce("a", "--zone", "east")
+    console.until("a standby of each task", lambda: group.standbys() == 8)
+    group.settings("set", "bank", "standbys=0")
+    refused = console.here("run", "bank:app", "--name", "c", *FAST, "--zone", "east")
+    assert refused.code == 2 and "give --standbys" in refused.err, refused
+
+
+@pytest.mark.parametrize(
+    ("app", "changes", "why"),
+    [
+        (
+            "bank",
+            ("protocol=eager", "learner-timeout=9s"),
+            "learner-timeout has no effect here: only the protocol learner",
+        ),
+        ("plain", ("standbys=1",), "standbys has no effect here: the app has no tables"),
+        ("plain", ("max-learners=3",), "max-learners has no effect here: there are neither learners nor standbys"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(console: Console, app: str, changes: tuple[str, ...], why: str) -> None:
+    """As the flag is that says the same; nothing of the command is kept."""
+    console.write("plain.py", STATELESS)
+    fleet = console.start("run", f"{app}:app", *FAST, name="run")
+    console.until("the group", lambda: console.here("status", app).code == 0)
+    done = console.here("settings", "set", app, *changes)
+    assert done.code == 2 and why in done.err and done.err.count("\n") == 1, done
+    shown = console.here("settings", "show", app, "--json").json
+    assert shown["live"] == {}, shown
+    assert console.here("settings", "set", app, "balancing-factor=2").code == 0
+    fleet.terminate()
+    assert console.end(fleet) == 0, console.said("run")
 
 
 def test_an_app_is_looked_for_in_its_log(console: Console) -> None:

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from orchestrator.errors import WrongUse
 from orchestrator.instance_settings import INSTANCE, instance_values
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
-from orchestrator.settings import GROUP, group_settings_of
+from orchestrator.settings import BY_NAME, GROUP, LIVE, group_settings_of
 from orchestrator.weights import strange
 from pipeline.app import App
 from pipeline.loading import load
@@ -33,6 +34,7 @@ from state.log.protocol import GroupLog
 from state.open_files import files_allowed, files_of
 from workers import log_lines, topic_identities
 from workers.commands.cluster import add_cluster, cluster_of, refuse_without_spark
+from workers.commands.settings import kept_of
 from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_unfit
 from workers.connection.listening import place_of
@@ -68,7 +70,7 @@ def run(argv: list[str]) -> int:
     log_lines.set_up(args.log_level, args.log_format)
     app = load(args.app)
     url = log_url(args, app.id, existing=False)
-    refuse_idle(args.flags, facts_of(args, app, url))
+    refuse_idle_flags(args, facts_of(args, app, url))
     check_snapshots(args.snapshots)
     folder = str(Path.cwd())
     spec = InstanceSpec(
@@ -110,6 +112,21 @@ def facts_of(args: Any, app: App, url: str) -> dict[str, Any]:
         "embedded log": log_path(url) is not None,
         "open address": not is_loopback(host) or on_machines,
     }
+
+
+def refuse_idle_flags(args: Any, facts: Mapping[str, Any]) -> None:
+    """Raises WrongUse for a flag that does nothing, also beside what was set for the group while it ran: that is in effect from
+    the start on. The log is asked for it only where a flag would be refused."""
+    try:
+        refuse_idle(args.flags, facts)
+    except WrongUse as idle:
+        try:
+            live = kept_of(args)
+        except (WrongUse, StateError):  # no log, no app, or no broker: nothing was set
+            raise idle from None
+        refuse_idle(
+            args.flags, {**facts, **{name: BY_NAME[name].read(live[name], name) for name in LIVE if name in live}}
+        )
 
 
 def check_access(args: Any) -> None:

@@ -7,6 +7,7 @@ it is taken back; `config show APP` names it. The coordinator checks and keeps i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
@@ -46,7 +47,10 @@ def run(argv: list[str]) -> int:
 
 async def _run(args: Any) -> dict[str, Any]:
     changes = _changes(args)
-    async with client_of(args) as (application, _, client):
+    async with client_of(args) as (application, log, client):
+        if args.verb == "set":
+            now = await client.ask(SettingsRequest())
+            _refuse_idle(live_changes(changes), now["settings"], await description(log, application))
         answer = await client.ask(SettingsRequest() if args.verb == "show" else SetSettingsRequest(changes))
     return {"application": application, **answer}
 
@@ -65,6 +69,16 @@ def _changes(args: Any) -> str:
     found = "\n".join(f"{one}=" if args.verb == "unset" else one for one in args.changes)
     live_changes(found)
     return found
+
+
+def _refuse_idle(changes: Mapping[str, str], now: Mapping[str, str], described: Mapping[str, Any]) -> None:
+    """As a flag of `run` is refused that does nothing beside the other settings in effect. Raises WrongUse."""
+    values: dict[str, Any] = {name: BY_NAME[name].read(text, name) for name, text in {**now, **changes}.items()}
+    values["has tables"] = bool(described["tables"])
+    for name in changes:
+        need = BY_NAME[name].need
+        if need is not None and not need.holds(values):
+            raise WrongUse(f"settings set: {name} has no effect here: {need.otherwise}")
 
 
 def kept_of(args: Any) -> dict[str, str]:
