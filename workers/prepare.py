@@ -127,6 +127,9 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
         if described:
             app.check_schema(json.loads(described))
     except PipelineError as error:
+        await refuse_half_done(
+            log, app.id
+        )  # a repartition on the way has grown some topics and not all: no other way out is right
         raise AppRefused(str(error)) from error
     await refuse_others(log, topology, existing)
     for name, topic in sorted(topology.topics.items()):

@@ -36,7 +36,7 @@ from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.source import Source
 from pipeline.spark.task_times import TaskTimes
-from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread
+from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread, remove_forced
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
 from state.errors import LogFull
@@ -152,6 +152,7 @@ async def repartition(
                 if noted is None:
                     await refuse_unread(log, app.id, layout.sources())
                 elif not is_rest:  # topics may have grown, and the app cannot process anything before it ends
+                    await remove_forced(log, layout.inputs)
                     await refuse_misplaced(log, url, app.id, layout.sources(), to)
                 await log.ends(layout.changes(), settled=True)  # what was committed last can be read from now on
                 job = await _job(log, app, layout, before, to, is_rest=is_rest)

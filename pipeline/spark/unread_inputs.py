@@ -8,7 +8,7 @@ steps that the log would not take back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from orchestrator.errors import RefusedBySafety
 from orchestrator.names import counted
@@ -39,6 +39,16 @@ async def refuse_misplaced(log: GroupLog, url: str, application: str, sources: S
             f"{partition_of(key, to)} of {to}: it was sent by the number of partitions before. Stop what produces so, remove what is not "
             f"processed of '{where.topic}' (a retention, with --force), run the command again, and send it anew"
         )
+
+
+async def remove_forced(log: GroupLog, names: Collection[str]) -> None:
+    """What a retention with --force removes of these topics. On the embedded log the instances of the app do that, and it has none before this
+    command has ended; brokers do it by themselves."""
+    topics = await log.topics(names)
+    forced = [info for info in topics.values() if info.retention.forced]
+    past = await log.expired([Partition(info.name, number) for info in forced for number in range(info.partitions)])
+    if past:
+        await log.trim(past)
 
 
 async def _unread(log: GroupLog, application: str, sources: Sequence[Partition]) -> Unread:

@@ -41,7 +41,7 @@ from workers.commands.show import DIFFERENCES
 from workers.fleet.client import Client, description
 from workers.log.logs import open_log
 from workers.missing_inputs import prepare_and_say
-from workers.prepare import Prepared, refuse_repartitioned
+from workers.prepare import Prepared, refuse_half_done, refuse_repartitioned
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +120,7 @@ async def audit(
     log = await open_log(log_url, create=False)
     try:
         described = await description(log, app.id)
+        await refuse_half_done(log, app.id)
         await refuse_repartitioned(log, app.id, "an audit")
         prepared = await prepare_and_say(log, app, log_url, say)
         chosen = checked_history(prepared, wanted.history)

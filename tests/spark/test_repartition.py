@@ -16,7 +16,7 @@ from pipeline.spark.repartition import repartition
 from pipeline.spark.verifying import verify
 from pipeline.values.partitioner import partition_of
 from state.errors import LogFull, StateError
-from state.log.protocol import GroupLog, NewRecord, Partition
+from state.log.protocol import GroupLog, NewRecord, Partition, Retention
 from state.log.sqlite import SqliteLog
 from tests.cli.console import Console
 from tests.spark import outside, sample, tallies
@@ -83,6 +83,8 @@ async def test_half_of_it_is_no_start_and_the_same_command_ends_it(
             await laid_out(place, 5)
     with pytest.raises(AppRefused, match="repartition MODULE:APP --to 5"):
         await refuse_half_done(log, "tallies")
+    with pytest.raises(AppRefused, match="repartition MODULE:APP --to 5"):
+        await verify(TALLIES, place.url, say=place.said.append, session=place.spark)
     with pytest.raises(RefusedBySafety, match="run it with --to 5"):
         await laid_out(place, 6)
     facts = await laid_out(place, 5)
@@ -94,6 +96,24 @@ async def test_half_of_it_is_no_start_and_the_same_command_ends_it(
     assert (await laid_out(place, 5))["outcome"] == "nothing to do"
     with pytest.raises(AppRefused, match="an audit cannot read them again"):
         await verify(TALLIES, place.url, say=place.said.append, session=place.spark)
+    await log.close()
+
+
+async def test_where_some_topics_have_grown_it_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that want the topics of an app advised to begin anew, which loses its state."""
+    log = await begun(place)
+    grown = SqliteLog.grow_topic
+
+    async def first_alone(log: SqliteLog, name: str, partitions: int) -> Any:
+        return await (grown(log, name, partitions) if name == "marks" else broken())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteLog, "grow_topic", first_alone)
+        with pytest.raises(StateError):
+            await laid_out(place, 5)
+    with pytest.raises(AppRefused, match="a repartition began and did not end; run"):
+        await prepare(log, tallies.app)
+    assert (await laid_out(place, 5))["outcome"] == "done"
     await log.close()
 
 
@@ -328,6 +348,10 @@ async def test_a_record_by_the_number_before_is_named(place: Place, monkeypatch:
     with pytest.raises(RefusedBySafety, match=rf"the record at {at} of {wrong} .* belongs to partition {right} of 5"):
         await laid_out(place, 5)
     assert await values(log) == before
-    await log.trim({wrong: at + 1})
-    assert (await laid_out(place, 5))["outcome"] == "done"
+    await log.set_retention("marks", Retention(1))  # not forced: what is not processed stays
+    with pytest.raises(RefusedBySafety, match=r"a retention, with --force"):
+        await laid_out(place, 5)
+    await log.set_retention("marks", Retention(1, forced=True))
+    assert (await laid_out(place, 5))["outcome"] == "done"  # no instance runs that would have removed it
+    assert (await log.starts([wrong]))[wrong] == at + 1 and len(await values(log)) == len(before)
     await log.close()
