@@ -31,6 +31,7 @@ from pipeline.spark.ending import run_to_its_end
 from pipeline.spark.log_source import Slice, read
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log, failure
+from pipeline.spark.source import ship_ours
 from state import history, manifest, snapshot
 from state.errors import SnapshotUnusable
 from state.log import base
@@ -263,6 +264,7 @@ def _run(session: SparkSession, job: SnapshotJob) -> list[ScopeFacts]:
     count = len(job.scopes)
     with opened(Path(job.root) / job.name / ATTEMPTS):
         try:
+            ship_ours(session)
             rows = session.range(0, count, 1, count).mapInArrow(partial(write_scopes, text), "facts string")
             made = [msgspec.json.decode(row["facts"], type=ScopeFacts) for row in rows.collect()]
         except Exception as error:

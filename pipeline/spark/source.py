@@ -93,21 +93,28 @@ def _forget_others(folder: Path) -> None:
 
 def ship(session: SparkSession, app_ref: str) -> Source:
     """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse, NoSpaceLeft."""
+    app = load(app_ref)
+    folder = ship_ours(session)
+    module = module_of(app_ref)
+    _refuse_changed(app, module)
+    archive = _kept(folder, module, pieces(module))
+    session.sparkContext.addFile(str(archive))
+    return Source(moved(app_ref), archive.name)
+
+
+def ship_ours(session: SparkSession) -> Path:
+    """Send this project where executors are other machines, for jobs that need no app as well; the folder of what is sent. Raises
+    NoSpaceLeft."""
     from pipeline.spark.session import folder_of  # the driver's alone, and what it imports
     from workers.commands.cluster import IN_DRIVER
 
-    app = load(app_ref)
     context = session.sparkContext
     folder = folder_of(session) / "source"
     folder.mkdir(exist_ok=True)
     if not IN_DRIVER.match(str(context.master)):
         ours = _kept(folder, "stream-orchestrator", ((HOME, HOME / room) for room in ROOMS))
         context.addPyFile(str(ours))  # on the path before anything of ours is unpickled
-    module = module_of(app_ref)
-    _refuse_changed(app, module)
-    archive = _kept(folder, module, pieces(module))
-    context.addFile(str(archive))
-    return Source(moved(app_ref), archive.name)
+    return folder
 
 
 def _refuse_changed(app: App, module: str) -> None:

@@ -74,6 +74,19 @@ def place(tmp_path: Path) -> Iterator[TwoMachines]:
         yield TwoMachines(found)
 
 
+def test_jobs_that_send_no_app_send_this_project(place: TwoMachines) -> None:
+    """A snapshot needs no code of the app; on executors that have none of this project it ended with a ModuleNotFoundError."""
+    place.pay(10)
+    words = ["--snapshots", str(place.shared / "snapshots"), "--master", place.machines.master]
+    for name, value in (place.archive | {"spark.driver.host": place.address, "spark.executor.memory": "512m"}).items():
+        words += ["--conf", f"{name}={value}"]
+    command = place.words("-m", "orchestrator", "snapshot", "bank", "--log", place.log, "--json", *words)
+    done = subprocess.run(command, capture_output=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["tasks"] == 8 and made["entries"] == 0, made
+
+
 def test_a_life_on_two_machines(place: TwoMachines) -> None:
     fleet = place.run()
     hosts = place.hosts()
