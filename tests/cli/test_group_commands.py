@@ -229,6 +229,9 @@ def test_a_plan_changes_nothing_and_fits_until_the_group_changes(group: Console)
     applied = group.here("scale-down", "bank", "--apply", plan["plan"], "--wait", "--json")
     assert (applied.code, applied.json["outcome"]) == (0, "done"), applied
     assert applied.json["leaving"] == plan["leaving"]
+    owners = {t["id"]: t["active"] for t in group.here("status", "bank", "--json").json["tasks"]}
+    gone = {(move["task"], move["to"]) for move in applied.json["moves"]}
+    assert gone and gone <= owners.items(), "a move that is over names where the task has gone"
     assert applied.json.keys() >= DOWN and applied.json["hand_overs"].keys() >= HAND_OVERS
     again = group.here("scale-down", "bank", "--apply", plan["plan"], "--json")
     assert (again.code, again.out) == (3, "") and "does not fit" in again.err

@@ -143,6 +143,8 @@ async def _see_through(args: Any, client: Client, log: GroupStore, application: 
         after = await _all_timed(client, answer, before, after)
     moved, disturbed = counts(before, after)
     result = {"outcome": outcome, "elapsed_s": round(monotonic_s() - started, 3), "moved": moved}
+    if outcome in ("done", "forced"):
+        result["moves"] = arrived(answer.get("moves", []), after)
     return _end(args, {**answer, **result, "disturbed": disturbed, "hand_overs": after["hand_overs"]})
 
 
@@ -230,6 +232,13 @@ def counts(before: Any, after: Any) -> tuple[int, int]:
     moved = sum(1 for (active, _), t in there if active != t["active"])
     disturbed = sum(1 for (active, epoch), t in there if active == t["active"] and epoch != t["epoch"])
     return moved, disturbed
+
+
+def arrived(moves: list[dict[str, Any]], after: Any) -> list[dict[str, Any]]:
+    """The moves with the instances that the tasks have gone to. Before they move, only that of a task with a copy is known, and
+    it may go elsewhere."""
+    now = {t["id"]: t["active"] for t in after["tasks"]}
+    return [{**move, "to": now.get(move["task"]) or move["to"]} for move in moves]
 
 
 def _end(args: Any, facts: dict[str, Any]) -> int:
