@@ -90,16 +90,25 @@ class Checkpoints:
             if self._db is None:
                 self._db = self._connect()
                 self._identity.check()
-            for _ in range(_ROUNDS):
-                self._commit(self._db)
-                length, copied = self._copy(self._db, "passive")
-                if length - copied <= _FEW:
-                    break
-            if length > _LONG:  # there was a commit in each of them
+            self._commit(self._db)
+            length, copied = self._copy(self._db, "passive")
+            if length > _LONG and self._catch_up(self._db, copied) > _LONG:  # there was a commit in each of them
                 self._commit(self._db)
                 self._copy(self._db, "restart")
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
+
+    def _catch_up(self, db: sqlite3.Connection, copied: int) -> int:
+        """Until few pages are left, for which the writers will wait; returns the length. They wrote on while this copied, so the end that
+        SQLite names is old: few are left where a round copied few."""
+        length = copied
+        for _ in range(_ROUNDS):
+            before = copied
+            self._commit(db)
+            length, copied = self._copy(db, "passive")
+            if copied - before <= _FEW:  # or the file began anew
+                break
+        return length
 
     def _commit(self, db: sqlite3.Connection) -> None:
         """Something to copy that is this connection's."""

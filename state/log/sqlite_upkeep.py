@@ -30,7 +30,7 @@ class Upkeep:
     def __init__(self, writer: Writer, path: Path) -> None:
         self._writer = writer
         self._path = path
-        self._pages = PAGES_AT_ONCE
+        self._pages = PAGES_AT_ONCE // 4  # until it is known how long that takes
 
     def replace(self, part: int, rewrites: Sequence[Rewrite]) -> int | None:
         """Applies what compaction decided; returns None, and does nothing, where the batches are not the ones it saw."""

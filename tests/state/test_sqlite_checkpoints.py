@@ -118,6 +118,40 @@ async def test_the_write_ahead_file_begins_anew_however_its_writers_follow_each_
         await log.close()
 
 
+async def test_writers_wait_for_few_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written while the pages before were copied was left for the moment in which all wait: up to 195 ms."""
+    monkeypatch.setattr(sqlite_checkpoints, "_LONG", 2_000)
+    path, through = tmp_path / "log.db", []  # type: tuple[Path, list[tuple[str, int]]]
+    log = await made(path)
+    loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+    copy = Checkpoints._copy
+
+    def copied(self: Checkpoints, db: sqlite3.Connection, how: str) -> tuple[int, int]:
+        length, there = copy(self, db, how)
+        is_long = length > sqlite_checkpoints._LONG
+        if is_long:
+            through.append((how, there))
+        if is_long and how == "passive":  # a writer goes on, and the first one takes long
+            for _ in range(8 if len(through) == 1 else 1):
+                asyncio.run_coroutine_threadsafe(log.append({T0: LARGE}), loop).result(DEADLINE_S)
+        elif through:  # the writers waited, or one of them has begun the file anew
+            loop.call_soon_threadsafe(is_over.set)
+        return length, there
+
+    with another_at_it(tmp_path):
+        for _ in range(12):
+            await log.append({T0: LARGE})
+    monkeypatch.setattr(Checkpoints, "_copy", copied)
+    async with asyncio.timeout(DEADLINE_S):
+        while not through:
+            await log.append({T0: LARGE})
+        await is_over.wait()
+    await log.close()
+    passive = [there for how, there in through if how == "passive"]
+    assert len(passive) > 1 and passive[1] > passive[0] + 8 * 250, through
+    assert all(there <= passive[-1] + sqlite_checkpoints._FEW for how, there in through if how == "restart"), through
+
+
 async def test_a_log_that_was_replaced_gets_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "log.db"
     log = await made(path)
