@@ -52,8 +52,12 @@ def reconcile(group: GroupState, view: View, target: TargetAssignment, now_ms: i
     changes: list[ch.Change] = [ch.TargetUsed(None if group.dirty else group.settings.standbys)]
     reassigned = ((task, target.active[task]) for task in sorted(target.reassigned) if task in target.active)
     changed = {task: member for task, member in reassigned if view.active.get(task) != member}
-    changed = {task: member for task, member in changed.items() if not _is_postponed(group, task)}
+    postponed = [task for task in changed if _is_postponed(group, task)]
+    changed = {task: member for task, member in changed.items() if task not in postponed}
     standbys = dict(target.standbys)
+    for task in postponed:  # they were planned for when its owner has let go, which it has not
+        if apart := _apart_from_owner(group, task, standbys.pop(task, ())):
+            standbys[task] = apart
     same_copies = target.learners == group.learners and standbys == {t: m for t, m in group.standbys.items() if m}
     if not changed and same_copies and not group.membership_changed:
         return changes
@@ -83,9 +87,13 @@ def call_off(group: GroupState, target: Member) -> ch.Decisions:
         return
     for task in list(group.moves.of(target.name)):
         yield ch.MoveDropped(task)
-        keeper = group.instance_of(group.effective_owner(task) or "")
-        beside = (m for m in group.standbys.get(task, ()) if group.instance_of(m) != keeper)
-        yield ch.StandbysSet(task, tuple(beside))
+        yield ch.StandbysSet(task, _apart_from_owner(group, task, group.standbys.get(task, ())))
+
+
+def _apart_from_owner(group: GroupState, task: TaskId, standbys: Iterable[str]) -> tuple[str, ...]:
+    """Those in other instances than its owner's."""
+    keeper = group.instance_of(group.effective_owner(task) or "")
+    return tuple(member for member in standbys if group.instance_of(member) != keeper)
 
 
 def advance(group: GroupState) -> ch.Decisions:

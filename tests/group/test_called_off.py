@@ -9,9 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.explain.task import explain_task
+from orchestrator.group import changes, timeouts
 from orchestrator.group import events as ev
-from orchestrator.group import timeouts
+from orchestrator.group.assignor_view import build_view
 from orchestrator.group.convergence import is_stable
+from orchestrator.group.reconcile import reconcile
 from orchestrator.group.state import Move
 from orchestrator.group.step import Group
 from orchestrator.member.machine import Held
@@ -29,6 +31,7 @@ from orchestrator.model import (
 )
 from orchestrator.simulator.scenario_cluster import ScenarioCluster
 from orchestrator.simulator.scenario_members import Member
+from orchestrator.task_assignor.view import TargetAssignment
 
 TASKS = [TaskId(0, partition) for partition in range(4)]
 
@@ -210,6 +213,28 @@ def test_a_round_goes_on_without_the_task_of_an_owner_in_a_long_call(protocol: P
     world.ended("S1", TASKS[0])
     assert sorted(owners(world)) == ["S1", "S1", "S2", "S2"]
     assert not world.group.postponed and not world.group.moves and not world.group.fenced
+
+
+@pytest.mark.parametrize("protocol", [Protocol.EAGER, Protocol.COOPERATIVE])
+def test_no_standby_comes_beside_an_owner_in_a_long_call(protocol: Protocol) -> None:
+    """The task is to go to S2, and S1 could have its standby then, in its other worker; until the call has ended it would be a second copy."""
+    world = Calling(Settings(protocol=protocol, standbys=1), {TASKS[0]})
+    world.declare([Task(task) for task in TASKS], {"S1": TASKS})
+    world.join(world.new_node("S1b", "S1", 1, ""))
+    world.join(world.new_node("S2", "S2", 1, ""))
+    world.tick(11_000)
+    group = world.group
+    assert TASKS[0] in group.postponed and owners(world)[0] == "S1"
+    target = TargetAssignment(
+        {task: group.owners[task].member for task in TASKS} | {TASKS[0]: "S2"},
+        {},
+        {TASKS[0]: ("S1b",), TASKS[1]: ("S1b",)},
+        frozenset([TASKS[0]]),
+    )
+    (agreed,) = [
+        one for one in reconcile(group, build_view(group), target, 12_000) if isinstance(one, changes.TargetAgreed)
+    ]
+    assert agreed.standbys == {TASKS[1]: ("S1b",)} and TASKS[0] not in agreed.moves
 
 
 @pytest.mark.parametrize("away", [True, False])
