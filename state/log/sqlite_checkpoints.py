@@ -28,6 +28,8 @@ _FEW = 500  # left to copy: so many hold up no writer for long
 _ROUNDS = 4
 _LONG = 16_000  # of the write-ahead file: from there on the writers wait for it to begin anew
 _READERS_MS = 20  # for which they wait for a reader that needs its end
+_KEPT = 64 << 20  # bytes of it that stay, written anew again and again
+_GIVEN_BACK = 32 << 20  # at once: so many hold up no writer for long
 
 
 class Checkpoints:
@@ -35,6 +37,7 @@ class Checkpoints:
 
     def __init__(self, identity: FileIdentity, connect: Callable[[], sqlite3.Connection], busy_timeout_ms: int) -> None:
         self._path = identity.path
+        self._ahead = identity.path.with_name(f"{identity.path.name}-wal")
         self._identity = identity
         self._connect = connect
         self._busy_timeout_ms = busy_timeout_ms
@@ -95,6 +98,8 @@ class Checkpoints:
             if length > _LONG and self._catch_up(self._db, copied) > _LONG:  # there was a commit in each of them
                 self._commit(self._db)
                 self._copy(self._db, "restart")
+            if self._size() > _KEPT:
+                self._commit(self._db)  # the first one where the file begins anew
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
 
@@ -110,8 +115,17 @@ class Checkpoints:
                 break
         return length
 
+    def _size(self) -> int:
+        """Bytes of the write-ahead file, also those that are written anew."""
+        try:
+            return self._ahead.stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def _commit(self, db: sqlite3.Connection) -> None:
-        """Something to copy that is this connection's."""
+        """Something to copy that is this connection's. Where it begins the file anew, the file becomes shorter: no other connection
+        has a limit, which would give back a gigabyte within a commit, and all writers wait for that."""
+        db.execute(f"pragma journal_size_limit={max(_KEPT, self._size() - _GIVEN_BACK):d}")
         begin(db, self._busy_timeout_ms)
         try:
             db.execute(

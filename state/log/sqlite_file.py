@@ -126,7 +126,6 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
     try:
         connection.execute(f"pragma synchronous={synchronous}")
         connection.execute("pragma temp_store=memory")
-        connection.execute("pragma journal_size_limit=67108864")
         # Some builds (Debian's) write zeros over what is removed: a page each, as much to write again as there was to remove.
         connection.execute("pragma secure_delete=off")
         connection.execute("pragma wal_autocheckpoint=0")  # state/log/sqlite_checkpoints.py

@@ -15,10 +15,11 @@ from state.log import checks
 from state.log.compaction import Pass, Rewrite
 from state.log.protocol import Partition, Retention, TopicInfo
 from state.log.sqlite_file import explain
-from state.log.sqlite_writer import INSERT, Writer, find_part, find_topic
+from state.log.sqlite_writer import INSERT, PAGE, Writer, find_part, find_topic
 
 ROWS_AT_ONCE = 16  # batches of at most 256 KiB
 PAGES_AT_ONCE = 256
+_A_ROW = PAGE // 2  # that is removed: it shares its pages with others
 TURN_S = (
     0.01  # about as long a transaction may take: pages that the system has no copy of come from the disk, one by one
 )
@@ -35,7 +36,7 @@ class Upkeep:
     def replace(self, part: int, rewrites: Sequence[Rewrite]) -> int | None:
         """Applies what compaction decided; returns None, and does nothing, where the batches are not the ones it saw."""
         try:
-            with self._writer.transaction() as db:
+            with self._writer.transaction(sum(_changed(rewrite) for rewrite in rewrites)) as db:
                 for rewrite in rewrites:
                     _replace(db, part, rewrite)
         except _Stale:
@@ -51,7 +52,7 @@ class Upkeep:
     def trim(self, partition: Partition, position: int) -> tuple[int, bool]:
         """Removes some of the batches before a position, the first ones. Returns how many records that were, and whether
         all are gone. Raises UnknownTopic."""
-        with self._writer.transaction() as db:
+        with self._writer.transaction(ROWS_AT_ONCE * _A_ROW) as db:
             part = find_part(db, partition)
             rows = db.execute(
                 "select id, records from batches where part = ? and base < ? and next <= ? order by base limit ?",
@@ -100,6 +101,11 @@ class Upkeep:
 
 class _Stale(Exception):
     """Another process compacted meanwhile: applying this rewrite would bring old values back."""
+
+
+def _changed(rewrite: Rewrite) -> int:
+    """Bytes of the file, about."""
+    return len(rewrite.replaced) * _A_ROW + (len(rewrite.batch.data) if rewrite.batch is not None else 0)
 
 
 def _replace(db: sqlite3.Connection, part: int, rewrite: Rewrite) -> None:

@@ -29,7 +29,7 @@ from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import FOR_EVER, NewRecord, Partition, Parts, Retention, TaskCommit, TopicInfo, TopicSpec
 from state.log.sqlite_file import FileIdentity, begin, explain
 
-_PAGE = 4096
+PAGE = 4096
 _PAGES_OF_ANY, _PAGES_OF_A_BATCH = 4, 2  # about
 
 
@@ -75,7 +75,7 @@ class Writer:
                 ) from error
             raise explain(error, self._path) from error
         if self.wrote is not None:
-            self.wrote(_PAGES_OF_ANY + size // _PAGE)
+            self.wrote(_PAGES_OF_ANY + size // PAGE)
 
     def _take_back(self) -> None:
         if self.db.in_transaction:  # some errors have rolled back already
@@ -177,7 +177,7 @@ class Writer:
             for one in metadata:
                 _put_metadata(db, *one)
         if self.wrote is not None:
-            self.wrote(more // _PAGE)
+            self.wrote(more // PAGE)
         return True
 
     def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
@@ -322,7 +322,7 @@ def _check_owner(db: sqlite3.Connection, application: str, transactional_id: str
 
 def _size(built: Mapping[Partition, Collection[Batch]]) -> int:
     """Bytes that these batches change in the file, with what points at them."""
-    return sum(len(batch.data) + _PAGES_OF_A_BATCH * _PAGE for listed in built.values() for batch in listed)
+    return sum(len(batch.data) + _PAGES_OF_A_BATCH * PAGE for listed in built.values() for batch in listed)
 
 
 def _insert(

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,33 @@ async def test_writers_wait_for_few_pages(tmp_path: Path, monkeypatch: pytest.Mo
     passive = [there for how, there in through if how == "passive"]
     assert len(passive) > 1 and passive[1] > passive[0] + 8 * 250, through
     assert all(there <= passive[-1] + sqlite_checkpoints._FEW for how, there in through if how == "restart"), through
+
+
+async def test_a_long_write_ahead_file_becomes_shorter_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader kept it from beginning anew. The commit after that gave back all above 64 MB at once, while every writer waited."""
+    log = await made(tmp_path / "log.db")
+    with closing(sqlite3.connect(log.path, isolation_level=None)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from parts").fetchone()
+        while wal(log.path) < 120 << 20:
+            await log.append({T0: LARGE})
+    sizes, commit = [wal(log.path)], Checkpoints._commit
+
+    def committed(self: Checkpoints, db: sqlite3.Connection) -> None:
+        commit(self, db)
+        sizes.append(wal(log.path))
+
+    monkeypatch.setattr(Checkpoints, "_commit", committed)
+    async with asyncio.timeout(DEADLINE_S):
+        while sizes[-1] > 64 << 20:
+            await log.append({T0: LARGE})
+            if (running := log._checkpoints._running) is not None:
+                await asyncio.wrap_future(running)
+            sizes.append(wal(log.path))
+    await log.close()
+    assert max(before - after for before, after in pairwise(sizes)) <= 32 << 20, sizes
 
 
 async def test_a_log_that_was_replaced_gets_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
