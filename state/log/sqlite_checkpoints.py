@@ -95,7 +95,7 @@ class Checkpoints:
                 self._identity.check()
             self._commit(self._db)
             length, copied = self._copy(self._db, "passive")
-            if length > _LONG and self._catch_up(self._db, copied) > _LONG:  # there was a commit in each of them
+            if length > _LONG and self._caught_up(self._db, copied):  # there was a commit in each of them
                 self._commit(self._db)
                 self._copy(self._db, "restart")
             if self._size() > _KEPT:
@@ -103,17 +103,19 @@ class Checkpoints:
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
 
-    def _catch_up(self, db: sqlite3.Connection, copied: int) -> int:
-        """Until few pages are left, for which the writers will wait; returns the length. They wrote on while this copied, so the end that
-        SQLite names is old: few are left where a round copied few."""
-        length = copied
+    def _caught_up(self, db: sqlite3.Connection, copied: int) -> bool:
+        """Copies until few pages are left, for which the writers will wait; returns whether they should. They wrote on while this copied, so
+        the end that SQLite names is old: few are left where a round copied few. Or a reader stands before them, and the wait would
+        be in vain, at each checkpoint until it has gone."""
+        length, before = copied, 0
         for _ in range(_ROUNDS):
             before = copied
             self._commit(db)
             length, copied = self._copy(db, "passive")
             if copied - before <= _FEW:  # or the file began anew
                 break
-        return length
+        is_held = copied == before and length - copied > _FEW
+        return length > _LONG and not is_held
 
     def _size(self) -> int:
         """Bytes of the write-ahead file, also those that are written anew."""

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
@@ -178,6 +178,32 @@ async def test_a_long_write_ahead_file_becomes_shorter_in_steps(
             sizes.append(wal(log.path))
     await log.close()
     assert max(before - after for before, after in pairwise(sizes)) <= 32 << 20, sizes
+
+
+async def test_no_writer_waits_for_a_reader_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They waited 20 ms for it at each checkpoint, and two in a row for 50."""
+    monkeypatch.setattr(sqlite_checkpoints, "_LONG", 2_000)
+    log, seen, copy = await made(tmp_path / "log.db"), [], Checkpoints._copy  # type: ignore[var-annotated]
+
+    def copied(self: Checkpoints, db: sqlite3.Connection, how: str) -> tuple[int, int]:
+        length, there = copy(self, db, how)
+        seen.append((how, length))
+        return length, there
+
+    async def until(is_over: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not is_over():
+                await log.append({T0: LARGE})
+
+    with closing(sqlite3.connect(log.path, isolation_level=None)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from parts").fetchone()
+        await until(lambda: wal(log.path) > 4 * 2_000 * 4096)
+        monkeypatch.setattr(Checkpoints, "_copy", copied)
+        await until(lambda: len(seen) > 8)
+        assert {how for how, _ in seen} == {"passive"}
+    await until(lambda: seen[-1][1] < 2_000)  # it has begun anew
+    await log.close()
 
 
 async def test_a_log_that_was_replaced_gets_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
