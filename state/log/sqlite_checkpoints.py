@@ -13,13 +13,14 @@ import fcntl
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from state.errors import LogBusy, StateError
-from state.log.sqlite_file import FileIdentity, begin, explain
+from state.log.sqlite_file import LOOK_AGAIN_S, FileIdentity, begin, explain
 
 log = logging.getLogger("orchestrator.log")
 PAGES = 1_000  # that this process writes between two
@@ -98,8 +99,7 @@ class Checkpoints:
             if length > _LONG and self._caught_up(self._db, copied):  # there was a commit in each of them
                 self._commit(self._db)
                 self._copy(self._db, "restart")
-            if self._size() > _KEPT:
-                self._commit(self._db)  # the first one where the file begins anew
+            self._shorten(self._db)
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
 
@@ -116,6 +116,18 @@ class Checkpoints:
                 break
         is_held = copied == before and length - copied > _FEW
         return length > _LONG and not is_held
+
+    def _shorten(self, db: sqlite3.Connection) -> None:
+        """Gives back what is longer than it has to be, each time that a commit of this connection begins the file anew. A log at rest
+        has its next checkpoint in minutes."""
+        size = self._size()
+        while size > _KEPT:
+            self._commit(db)
+            before, size = size, self._size()
+            if size >= before:  # a reader is there, or a writer was faster
+                return
+            self._copy(db, "passive")
+            time.sleep(LOOK_AGAIN_S)  # whoever waits to write comes to look
 
     def _size(self) -> int:
         """Bytes of the write-ahead file, also those that are written anew."""

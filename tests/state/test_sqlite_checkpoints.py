@@ -180,6 +180,23 @@ async def test_a_long_write_ahead_file_becomes_shorter_in_steps(
     assert max(before - after for before, after in pairwise(sizes)) <= 32 << 20, sizes
 
 
+async def test_a_log_at_rest_gives_back_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one checkpoint: the next one comes after a thousand pages, which are minutes."""
+    monkeypatch.setattr(sqlite_checkpoints, "_KEPT", 4 << 20)
+    monkeypatch.setattr(sqlite_checkpoints, "_GIVEN_BACK", 2 << 20)
+    log = await made(tmp_path / "log.db")
+    with closing(sqlite3.connect(log.path, isolation_level=None)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from parts").fetchone()
+        while wal(log.path) < 20 << 20:
+            await log.append({T0: LARGE})
+        if (running := log._checkpoints._running) is not None:
+            await asyncio.wrap_future(running)
+    await asyncio.to_thread(log._checkpoints._run)
+    assert wal(log.path) == 4 << 20
+    await log.close()
+
+
 async def test_no_writer_waits_for_a_reader_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They waited 20 ms for it at each checkpoint, and two in a row for 50."""
     monkeypatch.setattr(sqlite_checkpoints, "_LONG", 2_000)
