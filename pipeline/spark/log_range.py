@@ -77,10 +77,12 @@ def _check(found: Range, there: Slice, start: int, end: int) -> None:
 
 
 def frame(session: SparkSession, text: str) -> DataFrame:
-    """Its records, with the time by which a task takes them as their place. Raises BadHistory."""
+    """Its records, with the time by which a task takes them as their place. Raises BadHistory, NoSpaceLeft."""
     from pipeline.spark.log_source import log_frame
+    from pipeline.spark.source import ship_ours
 
     found = fixed(text)
+    ship_ours(session)  # executors read it with our code, and a look at how much it is sends no app
     since = {f"{found.topic}-{number}": start for number, (start, _) in enumerate(found.bounds)}
     until = {f"{found.topic}-{number}": end for number, (_, end) in enumerate(found.bounds)}
     rows = log_frame(session, found.url, [found.topic], until, since)

@@ -75,7 +75,8 @@ def place(tmp_path: Path) -> Iterator[TwoMachines]:
 
 
 def test_jobs_that_send_no_app_send_this_project(place: TwoMachines) -> None:
-    """A snapshot needs no code of the app; on executors that have none of this project it ended with a ModuleNotFoundError."""
+    """A snapshot and a dry run of a backfill need no code of the app; on executors that have none of this project they ended with a
+    ModuleNotFoundError."""
     place.pay(10)
     words = ["--snapshots", str(place.shared / "snapshots"), "--master", place.machines.master]
     for name, value in (place.archive | {"spark.driver.host": place.address, "spark.executor.memory": "512m"}).items():
@@ -85,6 +86,13 @@ def test_jobs_that_send_no_app_send_this_project(place: TwoMachines) -> None:
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     assert made["tasks"] == 8 and made["entries"] == 0, made
+    source = f"payments=log:{place.log}/payments"
+    look = ("backfill", "bank:app", "--dry-run", "--from", source, "--log", place.log, "--json")
+    done = subprocess.run(
+        place.words("-m", "orchestrator", *look, *words), capture_output=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["inputs"][0]["rows"] == 10, done.stdout
 
 
 def test_a_life_on_two_machines(place: TwoMachines) -> None:
