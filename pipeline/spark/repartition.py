@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -39,7 +40,7 @@ from pipeline.spark.task_times import TaskTimes
 from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread, remove_forced
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
-from state.errors import LogFull
+from state.errors import LogUnavailable, OutcomeUnknown
 from state.log import base
 from state.log.group_store import AppMetadata, Lease
 from state.log.protocol import GroupLog, Intended, NewRecord, Partition, Parts
@@ -144,6 +145,7 @@ async def repartition(
                 found.close()
                 return {**facts, "outcome": "plan", **_sizes(found), "seconds": round(monotonic_s() - begun, 2)}
             async with (
+                _ends_forward(app.id, Noted(noted is not None)) as note,
                 start_refused(log, app.id, root, "repartition"),
                 lease_held(log, app.id, "repartition") as held,
             ):
@@ -162,7 +164,7 @@ async def repartition(
                 try:
                     if noted is None:  # what came while Spark was looking
                         await refuse_unread(log, app.id, layout.sources())
-                    await _carry_out(log, url, held, app, layout, job, found)
+                    await _carry_out(log, url, held, app, layout, job, found, note)
                 finally:
                     await asyncio.to_thread(found.close)
         sizes = {**_sizes(found), "write_s": round(monotonic_s() - paused, 2)}
@@ -318,27 +320,45 @@ async def _job(log: GroupLog, app: App, layout: Layout, before: int, to: int, *,
 # ---------------------------------------------------------------- the steps
 
 
-async def _carry_out(log: GroupLog, url: str, held: Held, app: App, layout: Layout, job: MoveJob, found: Found) -> None:
+@dataclass
+class Noted:
+    """Whether the log may have the note, which refuses the app until it has ended."""
+
+    may_be: bool
+
+
+@asynccontextmanager
+async def _ends_forward(application: str, note: Noted) -> AsyncIterator[Noted]:
+    """From the note on it ends forward, for partitions are never taken away: errors of a log that is full or away say so, also those of a
+    beat of the lease. Raises them."""
+    try:
+        yield note
+    except (LogUnavailable, OutcomeUnknown) as error:
+        if not note.may_be:
+            raise
+        again = f"then run the same command again: '{application}' starts once that has ended"
+        raise type(error)(f"{error}; {again}") from error
+
+
+async def _carry_out(
+    log: GroupLog, url: str, held: Held, app: App, layout: Layout, job: MoveJob, found: Found, note: Noted
+) -> None:
     """The note, the partitions, what time brings about, the entries, the end of the note: each step may be done again."""
     application, now_ms = held.lease.application, wall_ms()
     await held.check()
     grown = [name for name, count in layout.counts.items() if count != job.to]
     await log.check_rights(application, Intended(grown=grown, seeds=True))
     await log.put_metadata(application, REPARTITION, "from", str(job.before).encode(), lease=held.lease)
+    note.may_be = True
     await log.put_metadata(application, REPARTITION, "to", str(job.to).encode(), lease=held.lease)
-    try:
-        for name in sorted(layout.counts):
-            await log.grow_topic(name, job.to)
-        if not await _moves_already(log, application, job.to):
-            await refuse_misplaced(log, url, application, (await _grown(log, layout)).sources(), job.to)
-            await _pass_time(log, held, app, layout, job, found, now_ms)
-        await _move(log, held, found, now_ms)
-        for name in ("to", "from", "ends"):
-            await log.put_metadata(application, REPARTITION, name, None, lease=held.lease)
-    except LogFull as error:  # partitions are never taken away: it ends forward
-        raise LogFull(
-            f"{error}; then run the same command again: '{application}' starts once that has ended"
-        ) from error
+    for name in sorted(layout.counts):
+        await log.grow_topic(name, job.to)
+    if not await _moves_already(log, application, job.to):
+        await refuse_misplaced(log, url, application, (await _grown(log, layout)).sources(), job.to)
+        await _pass_time(log, held, app, layout, job, found, now_ms)
+    await _move(log, held, found, now_ms)
+    for name in ("to", "from", "ends"):
+        await log.put_metadata(application, REPARTITION, name, None, lease=held.lease)
 
 
 async def _grown(log: GroupLog, layout: Layout) -> Layout:

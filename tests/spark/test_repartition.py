@@ -15,7 +15,7 @@ from pipeline.spark import repartition as module
 from pipeline.spark.repartition import repartition
 from pipeline.spark.verifying import verify
 from pipeline.values.partitioner import partition_of
-from state.errors import LogFull, StateError
+from state.errors import LogFull, LogUnavailable, OutcomeUnknown, StateError
 from state.log.protocol import GroupLog, NewRecord, Partition, Retention
 from state.log.sqlite import SqliteLog
 from tests.cli.console import Console
@@ -117,18 +117,24 @@ async def test_where_some_topics_have_grown_it_is_named(place: Place, monkeypatc
     await log.close()
 
 
-async def test_a_log_that_is_full_says_that_it_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where topics have grown, the app is refused until it has ended; the error was of the log's space alone."""
+@pytest.mark.parametrize("kind", [LogFull, LogUnavailable, OutcomeUnknown])
+async def test_a_log_that_ends_it_says_that_it_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, kind: type[StateError]
+) -> None:
+    """Where topics have grown, the app is refused until it has ended; the error was of the log's space, or the broker, alone."""
     log = await begun(place)
+    again = "then run the same command again: 'tallies' starts once that has ended"
 
-    def full(*given: Any, **more: Any) -> Any:
-        raise LogFull("no space")
+    def failing(*given: Any, **more: Any) -> Any:
+        raise kind("no space or no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqliteLog, "seed_positions", full)
-        with pytest.raises(
-            LogFull, match="no space; then run the same command again: 'tallies' starts once that has ended"
-        ):
+        patch.setattr(SqliteLog, "seed_positions", failing)
+        with pytest.raises(kind, match=f"no space or no answer; {again}"):
+            await laid_out(place, 5)
+    with monkeypatch.context() as patch:  # as the lease's beat ends it, and before the first look at the moves
+        patch.setattr(module, "_fence", failing)
+        with pytest.raises(kind, match=f"no answer; {again}"):
             await laid_out(place, 5)
     with pytest.raises(AppRefused, match="repartition MODULE:APP --to 5"):
         await refuse_half_done(log, "tallies")

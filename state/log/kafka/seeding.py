@@ -197,8 +197,8 @@ async def _is_committed(topic: FactsTopic, seed: Seed) -> bool:
 
 def _unknown(error: StateError) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"the brokers did not say whether a backfill is in the log ({error}): it is there whole, or not at all; once they answer, "
-        "run it again: it says that the application has positions where it is there"
+        f"the brokers did not say whether what was written last is in the log ({error}): it is there whole, or not at all; once they "
+        "answer, run the same command again: a backfill that is there says that the application has positions"
     )
 
 
