@@ -127,9 +127,8 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
         if described:
             app.check_schema(json.loads(described))
     except PipelineError as error:
-        await refuse_half_done(
-            log, app.id
-        )  # a repartition on the way has grown some topics and not all: no other way out is right
+        # Where a repartition has grown some topics and not all, the error's own advice would lose the state.
+        await refuse_half_done(log, app.id)
         raise AppRefused(str(error)) from error
     await refuse_others(log, topology, existing)
     for name, topic in sorted(topology.topics.items()):

@@ -51,6 +51,15 @@ def another_at_it(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def a_reader_that_stays(path: Path) -> Iterator[None]:
+    """The write-ahead file cannot begin anew."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from parts").fetchone()
+        yield
+
+
 async def written_until(log: SqliteLog, checkpoints: int) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while count(log.path) < checkpoints:
@@ -158,9 +167,7 @@ async def test_a_long_write_ahead_file_becomes_shorter_in_steps(
 ) -> None:
     """A reader kept it from beginning anew. The commit after that gave back all above 64 MB at once, while every writer waited."""
     log = await made(tmp_path / "log.db")
-    with closing(sqlite3.connect(log.path, isolation_level=None)) as reader:
-        reader.execute("begin")
-        reader.execute("select count(*) from parts").fetchone()
+    with a_reader_that_stays(log.path):
         while wal(log.path) < 120 << 20:
             await log.append({T0: LARGE})
     sizes, commit = [wal(log.path)], Checkpoints._commit
@@ -185,9 +192,7 @@ async def test_a_log_at_rest_gives_back_all_of_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sqlite_checkpoints, "_KEPT", 4 << 20)
     monkeypatch.setattr(sqlite_checkpoints, "_GIVEN_BACK", 2 << 20)
     log = await made(tmp_path / "log.db")
-    with closing(sqlite3.connect(log.path, isolation_level=None)) as reader:
-        reader.execute("begin")
-        reader.execute("select count(*) from parts").fetchone()
+    with a_reader_that_stays(log.path):
         while wal(log.path) < 20 << 20:
             await log.append({T0: LARGE})
         if (running := log._checkpoints._running) is not None:
@@ -212,9 +217,7 @@ async def test_no_writer_waits_for_a_reader_that_stays(tmp_path: Path, monkeypat
             while not is_over():
                 await log.append({T0: LARGE})
 
-    with closing(sqlite3.connect(log.path, isolation_level=None)) as reader:
-        reader.execute("begin")
-        reader.execute("select count(*) from parts").fetchone()
+    with a_reader_that_stays(log.path):
         await until(lambda: wal(log.path) > 4 * 2_000 * 4096)
         monkeypatch.setattr(Checkpoints, "_copy", copied)
         await until(lambda: len(seen) > 8)
