@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from orchestrator.cli import main
-from tests.cli.console import Console
+from tests.cli.console import WAIT, Console
 from workers.commands import wait
 
 pytestmark = pytest.mark.processes
@@ -155,6 +155,7 @@ def test_of_two_runs_that_start_together_one_is_refused(console: Console) -> Non
         console.until("one to be refused", lambda runs=runs: any(run.poll() is not None for run in runs))
         over = [run for run in runs if run.poll() is not None]
         assert [run.returncode for run in over] == [3], [console.said(name) for name in names]
+        assert console.here("wait", "bank", *WAIT).code == 0  # a signal before its instance is started ends it with 143
         for run in set(runs) - set(over):
             run.terminate()
             assert console.end(run) == 0
