@@ -112,10 +112,9 @@ async def refuse_repartitioned(log: GroupStore, application: str, what: str) -> 
         )
 
 
-async def _fitting(log: GroupLog, app: App) -> Topology | None:
-    """The topology with the counts that topics have; those that were missing are there, and the log keeps the numbers, which no app
-    that is refused leaves there. None where another process has made one of these topics, which has grown, or numbered a version of its
-    own, since this one looked: look again. What is new is then numbered after what that one's version has."""
+async def found(log: GroupLog, app: App) -> tuple[bytes | None, Topology, Mapping[str, TopicInfo]]:
+    """The numbers that the log keeps, the topology by them with the counts that topics have, and those of its topics that are there.
+    Nothing is made. Raises AppRefused where the app does not fit."""
     kept_numbers = await log.metadata(app.id, NUMBERING, "app")
     try:
         topology = app.topology(json.loads(kept_numbers) if kept_numbers else None)
@@ -131,6 +130,14 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
         await refuse_half_done(log, app.id)
         raise AppRefused(str(error)) from error
     await refuse_others(log, topology, existing)
+    return kept_numbers, topology, existing
+
+
+async def _fitting(log: GroupLog, app: App) -> Topology | None:
+    """The topology with the counts that topics have; those that were missing are there, and the log keeps the numbers, which no app
+    that is refused leaves there. None where another process has made one of these topics, which has grown, or numbered a version of its
+    own, since this one looked: look again. What is new is then numbered after what that one's version has."""
+    kept_numbers, topology, existing = await found(log, app)
     for name, topic in sorted(topology.topics.items()):
         if name not in existing:
             try:

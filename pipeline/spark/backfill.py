@@ -83,19 +83,19 @@ async def backfill(
     clock = Clock()
     app = load(app_ref)
     refuse_outside(app, allow_outside, say)
+    chosen = checked_history(app, history)
     log_url = absolute_log(log_url)
     log = await open_log(log_url, create=bool(history))
     try:
         await refuse_half_done(log, app.id)
+        if not chosen:  # before topics are made: one of them may be mistyped
+            _refuse_empty(app, await log.ends(await _inputs_there(log, app)), 0)
         prepared = await prepare_and_say(log, app, log_url, say)
-        chosen = checked_history(prepared, history)
         await refuse_used(log, app.id, sources(prepared))
         async with lease_held(log, app.id, "backfill", is_patient=True) as held:
             await _refuse_written(log, prepared)
             until = await log.ends(sources(prepared))  # one moment for the inputs of all subtopologies
             begins = await first_begins(log, prepared, until)
-            if not chosen:
-                _refuse_empty(app, until, 0)
             inputs = Inputs(
                 *(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes, shape),
                 follow=True,
@@ -387,6 +387,13 @@ async def _refuse_written(log: Log, prepared: Prepared) -> None:
                 f"the changelog {partition} of '{prepared.app.id}' is not empty, though no position is committed; "
                 f"backfill needs empty changelogs: `orchestrator reset {prepared.app.id}` deletes them, or give the app another id, or another log"
             )
+
+
+async def _inputs_there(log: Log, app: App) -> list[Partition]:
+    """The partitions of those inputs, and re-keys, that the log has."""
+    read = sorted({name for sub in app.topology().subtopologies for name in sub.sources})
+    there = (await log.topics(read)).values()
+    return [Partition(info.name, number) for info in there for number in range(info.partitions)]
 
 
 def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> None:

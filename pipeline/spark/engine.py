@@ -16,10 +16,11 @@ import msgspec
 from orchestrator.clocks import monotonic_s
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
+from pipeline.app import App
 from pipeline.definitions.topology import Subtopology
 from pipeline.spark.attempts import opened
 from pipeline.spark.history import files
-from pipeline.spark.inputs import EARLIER, Computed, History, Inputs, Say, external, followed, whole
+from pipeline.spark.inputs import EARLIER, Computed, History, Inputs, Say, followed, whole
 from pipeline.spark.row_counts import shown
 from pipeline.spark.skew import line, skewed
 from pipeline.spark.source import Source, ship
@@ -45,16 +46,18 @@ class ComputationFailed(OrchestratorError):
         self.frames = frames
 
 
-def checked_history(prepared: Prepared, history: History) -> dict[str, list[str | From]]:
-    """Files, and what Spark reads, by topic of the log. Raises WrongUse for a topic that is no input, BadHistory for files
-    that are none."""
-    known = external(prepared)
-    by_name = {topic.name: topic.topic for topic in prepared.app.topics.values()}
+def checked_history(app: App, history: History) -> dict[str, list[str | From]]:
+    """Files, and what Spark reads, by topic of the log: before the log is asked, so that what was mistyped makes no topic. Raises
+    WrongUse for a topic that is no input, BadHistory for files that are none."""
+    topology = app.topology()
+    read = {name for sub in topology.subtopologies for name in sub.sources}
+    known = sorted(name for name in read if topology.topics[name].kind != "repartition")
+    by_name = {topic.name: topic.topic for topic in app.topics.values()}
     found: dict[str, list[str | From]] = {}
     for name, patterns in history.items():
         topic = by_name.get(name, name)
         if topic not in known:
-            raise WrongUse(f"'{name}' is no input of '{prepared.app.id}'; its inputs are {', '.join(known)}")
+            raise WrongUse(f"'{name}' is no input of '{app.id}'; its inputs are {', '.join(known)}")
         found[topic] = []
         for pattern in patterns:
             found[topic] += [pattern] if isinstance(pattern, From) else files([pattern])

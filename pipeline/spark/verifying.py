@@ -116,6 +116,7 @@ async def audit(
     of the inputs lie behind them (`unread`). Raises BaseMissing."""
     app = load(app_ref)
     refuse_outside(app, wanted.allow_outside, say)
+    chosen = checked_history(app, wanted.history)
     log_url = absolute_log(log_url)
     log = await open_log(log_url, create=False)
     try:
@@ -123,7 +124,6 @@ async def audit(
         await refuse_half_done(log, app.id)
         await refuse_repartitioned(log, app.id, "an audit")
         prepared = await prepare_and_say(log, app, log_url, say)
-        chosen = checked_history(prepared, wanted.history)
         await refuse_without_history(log, prepared, chosen)
         bases = await _bases(log, prepared, wanted.snapshots)
         moment = await moment_of(log, prepared)

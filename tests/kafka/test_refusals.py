@@ -161,11 +161,29 @@ async def test_an_input_whose_name_was_mistyped(bank: Bank) -> None:
         done = bank.console(*words, stdin=record)
         assert done.code == 2 and done.err.count("\n") == 1, done
         assert "reads topic payment, which is not there; did you mean payments?" in done.err, done
-    assert await bank.log.topics(["payment"]) == {}
+    assert await bank.log.names() == ["payments"]  # nor is the topic of its facts
     for name in ("payment", "payments2"):
         if name == "payment":
             assert bank.console("topics", "create", "payment:app").code == 0
         assert bank.console("produce", f"{name}:app", name, stdin=record).code == 0
+
+
+async def test_a_first_start_that_does_not_fit_makes_nothing(bank: Bank) -> None:
+    await bank.log.create_topic(TopicSpec("bank-balances-changelog", 3, "changelog"))
+    done = bank.console("run", "bank:app")
+    assert done.code == 3 and "bank-balances-changelog has 3" in done.err, done
+    assert await bank.log.names() == ["bank-balances-changelog"]
+
+
+async def test_a_backfill_of_what_was_mistyped_makes_nothing(bank: Bank) -> None:
+    for words, said in (
+        (("paymets=history.jsonl",), "'paymets' is no input of 'bank'; its inputs are payments"),
+        (("payments=histroy.jsonl",), "no file is called histroy.jsonl"),
+        ((), "there is nothing to read"),
+    ):
+        done = bank.console("backfill", "bank:app", *words)
+        assert done.code == 2 and done.err.count("\n") == 1 and said in done.err, done
+        assert not await bank.log.names(), words
 
 
 async def test_an_input_of_a_new_version_is_not_made_by_a_start(bank: Bank) -> None:

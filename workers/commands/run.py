@@ -39,6 +39,7 @@ from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_unfit
 from workers.connection.listening import place_of
 from workers.end_watch import stopping_signals
+from workers.first_start import refuse_first_start
 from workers.fleet.client import Client, elsewhere
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import Host, ProcessHost
@@ -208,6 +209,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     log = patient.inner
     try:
         await refuse_unfit(patient, spec)
+        await refuse_first_start(patient, app, spec.log)
         fleet = fleet_for(host, log, spec)
         fleet.claim()
         await patient.patiently(fleet.announce)

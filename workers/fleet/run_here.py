@@ -29,6 +29,7 @@ from state.log.protocol import GroupLog
 from state.open_files import raise_limit
 from workers import topic_identities
 from workers.connection.credentials import instance_credentials
+from workers.first_start import refuse_first_start
 from workers.fleet.client import Client, elsewhere
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import ProcessHost
@@ -134,6 +135,7 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         fleet = Fleet(ProcessHost(), opened, spec, print, others)  # for its lock: it starts nothing
         fleet.claim()
         await fleet.check()
+        await refuse_first_start(opened, app, spec.log)
         await name.announce()  # so that a fleet that is started beside it, with state elsewhere, has no i1
         await fleet.check()
         await topic_identities.check(opened, app)

@@ -1,0 +1,21 @@
+"""A first start that is refused leaves nothing in the log.
+
+One rule: whatever refuses it is looked at before anything is made. A fleet notes itself before it makes the app's topics, and on
+brokers that note lies in a topic of the app, which is made for it.
+"""
+
+from __future__ import annotations
+
+from pipeline.app import App
+from state.log.protocol import GroupLog
+from workers import topic_identities
+from workers.missing_inputs import missing_on_brokers
+from workers.prepare import found
+
+
+async def refuse_first_start(log: GroupLog, app: App, url: str) -> None:
+    """Raises what `topic_identities.check` and `prepare_and_say` raise. Where the app has been here before nothing is looked at."""
+    if await log.lease(app.id) is None:
+        await topic_identities.check(log, app)
+        await missing_on_brokers(log, app, url)
+        await found(log, app)
