@@ -217,9 +217,16 @@ def stored(data: object, base: object, next_offset: object, lowest: int = 0) -> 
     return _damaged(base if isinstance(base, int) else 0)
 
 
-def _damaged(base: int) -> bytes:
+def missing(base: int, next_offset: int) -> bytes:
+    """Stands where a log has lost its batches of these offsets, as an index that is damaged loses rows: who reads on gets LogDamaged."""
+    return _damaged(base, next_offset - base, _MISSING)
+
+
+def _damaged(base: int, span: int = 1, count: int = 0) -> bytes:
     data = bytearray(HEADER_BYTES)
     struct.pack_into(">q", data, 0, base)
+    struct.pack_into(">i", data, _DELTA_AT, span - 1)
+    struct.pack_into(">i", data, _COUNT_AT, count)
     struct.pack_into(">i", data, _LENGTH_AT, HEADER_BYTES - _BEFORE_LENGTH_ENDS)
     data[_MAGIC_AT] = _MAGIC
     _seal(data)
@@ -242,6 +249,17 @@ def _unread_codec(error: Exception) -> LogUnusable:
 
 
 ADVICE = "the bytes are not what was written; restore from another copy"
+_MISSING = -1  # records of a batch that is not there
+
+
+def damage(header: Header) -> LogDamaged:
+    """What is wrong with a batch that does not match its checksum."""
+    if header.records == _MISSING:
+        return LogDamaged(
+            f"the records of offsets {header.base} to {header.next - 1} are not found where the log has them: its file is damaged; "
+            "`orchestrator log check` says how"
+        )
+    return LogDamaged(f"record batch at offset {header.base} does not match its checksum: {ADVICE}")
 
 
 def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, bytes, Iterable[Any]]]:
@@ -253,7 +271,7 @@ def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, bytes, Iter
         whole = data if header.stop - header.start == len(data) else data[header.start : header.stop]
         batch = DefaultRecordBatch(whole)
         if not batch.validate_crc():
-            raise LogDamaged(f"record batch at offset {header.base} does not match its checksum: {ADVICE}")
+            raise damage(header)
         if header.next > from_position and header.records and not header.control:
             yield header.base, whole, batch
 

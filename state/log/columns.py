@@ -17,7 +17,7 @@ import pyarrow as pa
 from aiokafka.record.util import calc_crc32c
 
 from state.errors import LogDamaged
-from state.log.batches import ADVICE, HEADER_BYTES, Header, decode, frame, headers
+from state.log.batches import ADVICE, HEADER_BYTES, Header, damage, decode, frame, headers
 from state.log.protocol import StoredRecord
 
 _RUN = 8  # a run of fewer records of one length is not worth looking for
@@ -42,7 +42,7 @@ def columns(data: bytes, from_position: int) -> StoredColumns | None:
     for header in headers(data):
         attributes, crc = frame(data, header.start)[:2]
         if calc_crc32c(data[header.start + _COVERED : header.stop]) != crc:
-            raise LogDamaged(f"record batch at offset {header.base} does not match its checksum: {ADVICE}")
+            raise damage(header)
         if attributes & _CODEC:
             return None
         if header.next > from_position and header.records and not header.control:

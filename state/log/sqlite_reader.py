@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from state.log import checks
-from state.log.batches import stored
+from state.log.batches import missing, stored
 from state.log.compaction import Pass, Row
 from state.log.group_store import MetadataKind, OwnerRecord
 from state.log.protocol import Fetched, Partition, TopicInfo
@@ -47,17 +47,28 @@ _FETCH = (
 def _fetch_one(
     db: sqlite3.Connection, partition: Partition, part: int, position: int, end: int, max_bytes: int
 ) -> Fetched:
+    """The batches behind one another leave nothing out, but in a changelog: an index that was damaged finds some rows and others not."""
     pieces: list[bytes] = []
     size = lowest = 0
+    reached, is_sparse = position, None
     for base, next_offset, row in db.execute(_FETCH, {"part": part, "at": position}):
         data = stored(row, base, next_offset, lowest)
         if data is row:  # else nobody reads beyond it
-            lowest = base + 1
+            if base > reached and not (is_sparse := _is_compacted(db, partition) if is_sparse is None else is_sparse):
+                pieces.append(missing(reached, base))
+            lowest, reached = base + 1, next_offset
         pieces.append(data)
         size += len(data)
         if size >= max_bytes:
             return Fetched(partition, position, b"".join(pieces), next_offset)
+    if reached < end and not (_is_compacted(db, partition) if is_sparse is None else is_sparse):
+        pieces.append(missing(reached, end))
     return Fetched(partition, position, b"".join(pieces), end)
+
+
+def _is_compacted(db: sqlite3.Connection, partition: Partition) -> bool:
+    topic = find_topic(db, partition.topic)
+    return topic is None or topic.kind == "changelog"
 
 
 def ends(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.console import WAIT, Console
+from tests.state.test_sqlite_file import without_a_row
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
@@ -147,3 +148,14 @@ def test_a_backup_is_not_mixed_with_what_is_left_of_the_log_that_it_replaces(con
         file.unlink()
     console.run(*FAST)
     assert balances(console, "a") == {"a": 3}
+
+
+def test_a_check_of_a_log_says_what_is_damaged(console: Console) -> None:
+    path = console.folder / ".orchestrator" / "bank.db"
+    pay(console, dict.fromkeys("abcdef", 3))
+    whole = console.here("log", "check", "bank")
+    assert whole.code == 0 and whole.out == f"{path} is whole\n", whole
+    without_a_row(path, "batches")
+    found = console.here("log", "check", "bank", "--json")
+    assert found.code == 1 and any("missing from index" in line for line in found.json["problems"]), found
+    assert found.err.count("\n") == 1 and f"sqlite3 {path} reindex" in found.err, found

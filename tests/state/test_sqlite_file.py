@@ -22,6 +22,7 @@ from state.log.group_store import AppMetadata, MetadataKind, OwnerRecord
 from state.log.protocol import NewRecord, Partition, Retention, StoredRecord, TaskCommit, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 from state.log.sqlite_backup import backup
+from state.log.sqlite_check import problems
 from tests.small_disk import small
 
 __all__ = ["small"]
@@ -214,6 +215,68 @@ async def test_an_altered_row_is_damage_of_its_partition(tmp_path: Path, what: s
     with pytest.raises(LogDamaged):
         await altered.compact("t")
     await altered.close()
+
+
+def without_a_row(path: Path, table: str) -> None:
+    """Take one entry out of the index of a table, as damage of its page may: the row stays where it is."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("pragma wal_checkpoint(truncate)")
+        query = "select rootpage from sqlite_master where type = 'index' and tbl_name = ?"
+        ((root,),) = db.execute(query, (table,)).fetchall()
+        ((page,),) = db.execute("pragma page_size").fetchall()
+    data = bytearray(path.read_bytes())
+    at = (root - 1) * page
+    kind, cells = data[at], int.from_bytes(data[at + 3 : at + 5])
+    assert kind == 10 and cells > 2  # a leaf, whose entries begin behind eight bytes
+    after = data[at + 8 + 2 * (cells // 2 + 1) : at + 8 + 2 * cells]
+    data[at + 8 + 2 * (cells // 2) : at + 8 + 2 * (cells - 1)] = after
+    data[at + 3 : at + 5] = (cells - 1).to_bytes(2)
+    path.write_bytes(data)
+
+
+async def test_a_row_that_an_index_has_lost_is_not_left_out(tmp_path: Path) -> None:
+    """Its records were skipped: positions went on behind them, and tables lacked them."""
+    path = tmp_path / "log.db"
+    log = await made(path)
+    for number in range(5):
+        await log.append({T0: [NewRecord(b"k", b"%d" % number, 0)] * 2})
+    await log.close()
+    without_a_row(path, "batches")
+    damaged = await open_sqlite(path, create=False)
+    with pytest.raises(LogDamaged, match=r"offsets 4 to 5 are not found .* `orchestrator log check`"):
+        await read(damaged)
+    reader = damaged.reader()
+    reader.add(T0, 6)
+    assert [len(decode(got.data, 6)) for got in await reader.poll()] == [4]
+    await damaged.close()
+    assert any("missing from index" in line for line in problems(path))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("reindex")
+    assert problems(path) == []
+    mended = await open_sqlite(path, create=False)
+    assert len(await read(mended)) == 10
+    await mended.close()
+
+
+async def test_batches_at_the_end_that_an_index_has_lost(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db")
+    for _ in range(3):
+        await log.append({T0: [RECORD]})
+    log._writer.db.execute("delete from batches where base = 2")
+    with pytest.raises(LogDamaged, match="offsets 2 to 2 are not found"):
+        await read(log)
+    await log.close()
+
+
+async def test_what_compaction_removed_is_no_damage(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db", "changelog")
+    for _ in range(3):
+        await log.append({T0: [RECORD]})
+    log._writer.db.execute("delete from batches where base in (0, 1)")
+    assert [record.offset for record in await read(log)] == [2]
+    log._writer.db.execute("delete from batches where base = 2")
+    assert await read(log) == []
+    await log.close()
 
 
 async def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path: Path) -> None:
