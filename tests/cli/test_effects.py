@@ -218,6 +218,9 @@ def test_a_balance_that_is_good_enough(console: Console) -> None:
     assert len(tasks_of(console, "a")) == 8
     said = console.here("explain", "bank", "0_0").out
     assert "more than 10 (balancing_factor)" in said and said.endswith("\nset by --balancing-factor 10\n"), said
+    assert console.here("settings", "set", "bank", "balancing-factor=9").code == 0
+    said = console.here("explain", "bank", "0_0").out
+    assert "more than 9 (balancing_factor)" in said and said.endswith("\nset by `settings set balancing-factor=9`\n")
 
 
 def test_a_heartbeat_a_minute(console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
@@ -10,6 +11,7 @@ from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import ExplainRequest
 from workers.commands.show import show_json
 from workers.fleet.client import client_of
+from workers.instance.ledger import kept_settings
 from workers.tasks import halts
 
 
@@ -20,18 +22,23 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
-    facts = asyncio.run(_explain(args))
+    facts, live = asyncio.run(_explain(args))
     if args.json:
         show_json(facts)
     else:
-        named = [f"--{name} {value}" for name, value in facts.get("settings", {}).items()]
+        named = [
+            f"`settings set {name}={value}`" if name in live else f"--{name} {value}"
+            for name, value in facts.get("settings", {}).items()
+        ]
         print("\n".join([*facts["why"], *facts["waiting_for"], *([f"set by {', '.join(named)}"] if named else [])]))
     return 0
 
 
-async def _explain(args: Any) -> Any:
+async def _explain(args: Any) -> tuple[dict[str, Any], Collection[str]]:
+    """What the coordinator answers, and the settings of the group that `settings set` has set."""
     async with client_of(args) as (application, log, client):
         facts = await client.ask(ExplainRequest(args.task))
+        live = await kept_settings(log, application)
         halt = await halts.read(log, application, args.task)
     if halt is not None and not halt.skip:  # the log's own: whoever owns the task does not process it
         facts["waiting_for"] = [
@@ -39,4 +46,4 @@ async def _explain(args: Any) -> Any:
             f"it goes on with `orchestrator resume {application} {args.task}`, or with --skip behind it",
             *facts["waiting_for"],
         ]
-    return facts
+    return facts, live
