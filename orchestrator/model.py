@@ -25,6 +25,7 @@ from orchestrator.setting import (
 
 COUNT_MAX = 1 << 53  # of whatever is counted: exact in every language's numbers
 EXACTLY_ONCE = "exactly-once"
+FIRST_DELAY_MS = 700  # a new group waits this long for its members before it assigns tasks, unless all are there
 TASKS_MAX = 1_000_000  # of a group, and of what a message names
 
 
@@ -290,7 +291,13 @@ class Settings:
         ),
     ] = 60_000
     initial_delay_ms: Annotated[
-        int, row("initial-delay", "how long a new group waits for more members to join", parse_duration_ms)
+        int,
+        row(
+            "initial-delay",
+            "how long a new group waits for more members to join",
+            parse_duration_ms,
+            least=FIRST_DELAY_MS,
+        ),
     ] = 0
     max_learners_per_instance: Annotated[
         int,

@@ -102,7 +102,7 @@ class Setting:
 
     `default` is written as a user would write it; "" stands for none. `field` names the field that holds the value, if it
     has one. `is_path`: instances are given it absolute. `hidden`: for tests; help does not show it. `alone`:
-    what the flag means without a value, where it may stand alone.
+    what the flag means without a value, where it may stand alone. `least`: what instances go by where the value is smaller.
     """
 
     name: str
@@ -115,6 +115,7 @@ class Setting:
     is_path: bool = False
     hidden: bool = False
     alone: str | None = None
+    least: int = 0
 
     @property
     def variable(self) -> str:
@@ -146,6 +147,10 @@ class Setting:
             raise WrongUse(f"{where}: '{text[:SHOWN]}' is not one of {', '.join(self.choices)}")
         return value
 
+    def in_effect(self, text: str) -> str:
+        """What instances that are configured with this go by, as a user writes it. Raises WrongUse."""
+        return written(self.field, self.least) if self.least and self.read(text, self.name) < self.least else text
+
 
 def row(
     name: str,
@@ -156,9 +161,10 @@ def row(
     need: Need | None = None,
     is_path: bool = False,
     hidden: bool = False,
+    least: int = 0,
 ) -> Setting:
     """Returns what annotates a field that is a setting; `rows_of` adds the field's name and its default."""
-    return Setting(name, "", help, parse, choices, need=need, is_path=is_path, hidden=hidden)
+    return Setting(name, "", help, parse, choices, need=need, is_path=is_path, hidden=hidden, least=least)
 
 
 def rows_of(fields: type, defaults: object) -> tuple[Setting, ...]:

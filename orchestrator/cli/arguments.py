@@ -69,7 +69,7 @@ class Parser(Describable):
     def setting(self, name: str, *, default: str | None = None, help: str | None = None) -> None:
         """One such option. `default` and `help` may be the command's own."""
         setting = TABLE[name]
-        shown = setting.default if default is None else default
+        shown = setting.in_effect(setting.default) if default is None else default
         text = f"{help or setting.help} [env: {setting.variable}{f', default {shown}' if shown else ''}]"
         self._settings[name] = setting, default
         alone: dict[str, Any] = {} if setting.alone is None else {"nargs": "?", "const": setting.alone}

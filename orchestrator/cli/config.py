@@ -28,7 +28,9 @@ def run(argv: list[str]) -> int:
         if setting.name in live:  # above flags, variables and files, also after a restart
             rows.append((setting.name, live[setting.name], f"settings set, of the group of {args.app}"))
             continue
-        rows.append((setting.name, given.text if given else setting.default, given.source if given else "default"))
+        text, source = (given.text, given.source) if given else (setting.default, "default")
+        value = setting.in_effect(text)
+        rows.append((setting.name, value, source if value == text or not given else f"the least; {source}: {text}"))
     if args.json:
         shown = [
             {"name": name, "value": value or None, "source": source, "variable": TABLE[name].variable}

@@ -48,6 +48,22 @@ def test_the_nearer_place_wins(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert standbys("--standbys", "4") == 4
 
 
+def test_config_show_names_what_acts(tmp_path: Path) -> None:
+    """`settings show` had 700ms, which a new group waits at least, and this had 0s."""
+    console = Console(tmp_path)
+
+    def shown() -> tuple[str, str]:
+        rows = {row["name"]: row for row in console.here("config", "show", "--json").json["settings"]}
+        return rows["initial-delay"]["value"], rows["initial-delay"]["source"]
+
+    assert shown() == ("700ms", "default")
+    assert "default 700ms]" in " ".join(console.here("run", "--help").out.split())
+    console.write("orchestrator.toml", 'initial-delay = "5ms"\n')
+    assert shown() == ("700ms", "the least; orchestrator.toml: 5ms")
+    console.write("orchestrator.toml", 'initial-delay = "2s"\n')
+    assert shown() == ("2s", "orchestrator.toml")
+
+
 def test_config_show_tells_value_and_place(tmp_path: Path) -> None:
     console = Console(tmp_path / "place")
     console.write("orchestrator.toml", 'commit-interval = "50ms"\n')

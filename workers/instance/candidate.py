@@ -21,7 +21,7 @@ from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import ListenerWatch, connect
 from orchestrator.errors import OrchestratorError
 from orchestrator.group.events import HandedOver
-from orchestrator.model import Task
+from orchestrator.model import FIRST_DELAY_MS, Task
 from state import history
 from state.errors import LogReplaced, StateError
 from state.log.group_store import Lease
@@ -40,7 +40,6 @@ from workers.worker.growth import seen_again
 log = logging.getLogger("orchestrator.candidate")
 LOOK_S, GIVE_BACK_S = 0.3, 1.0
 REACH_S, AGAIN_S = 3.0, 5.0
-FIRST_DELAY_MS = 700  # a fresh group waits this long for its members before it deals the tasks
 
 
 class Candidate:
