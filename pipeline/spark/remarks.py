@@ -27,6 +27,7 @@ def _short_lived(computed: Computed, inputs: Inputs, now_ms: int) -> Iterator[st
         for topic, at_ms in facts.oldest_ms.items():
             oldest[topic] = min(at_ms, oldest.get(topic, at_ms))
     for topic, at_ms in sorted(oldest.items()):
-        kept_ms = inputs.prepared.topics[topic].retention.ms
+        info = inputs.prepared.topics[topic]
+        kept_ms = None if info.has_append_times else info.retention.ms
         if kept_ms is not None and at_ms < now_ms - kept_ms:
             yield warning(inputs.prepared.app.id, topic, kept_ms, "the oldest of these outputs", at_ms)

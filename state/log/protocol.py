@@ -106,7 +106,7 @@ class TopicSpec:
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """What a topic is. `topic_id` changes when a topic is deleted and created again; `delete_retention_ms`: for how long its
-    compaction keeps a deletion."""
+    compaction keeps a deletion; `has_append_times`: records get the time at which they are written, whatever time they have."""
 
     name: str
     topic_id: str
@@ -114,6 +114,7 @@ class TopicInfo:
     kind: str
     delete_retention_ms: int = DELETE_RETENTION_MS
     retention: Retention = FOR_EVER
+    has_append_times: bool = False
 
 
 @dataclass(frozen=True, slots=True)

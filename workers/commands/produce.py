@@ -121,7 +121,7 @@ async def _produce(
         say = partial(print, file=sys.stderr, flush=True)
         prepared = await prepare_and_say(log, app, url, say, topic.topic)
         info = prepared.topics[topic.topic]
-        partitions, look = info.partitions, old_records(url, app.id, topic.topic, info.retention.ms, wall_ms(), say)
+        partitions, look = info.partitions, old_records(url, app.id, info, wall_ms(), say)
         reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)
         counted = Counted(log, partitions)
         if file is None:

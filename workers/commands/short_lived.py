@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from pipeline.files.shape import FileRecord
+from state.log.protocol import TopicInfo
 from workers.commands.topic_list import span
 
 Look = Callable[[Iterable[FileRecord]], None]
@@ -30,13 +31,12 @@ def warning(application: str, topic: str, kept_ms: int, what: str, at_ms: int) -
     )
 
 
-def old_records(
-    log_url: str, application: str, topic: str, kept_ms: int | None, now_ms: int, say: Callable[[str], None]
-) -> Look:
-    """What looks at the records that are written next, and warns once. `kept_ms`: how long the topic keeps records, None for ever."""
-    if kept_ms is None or not goes_by_own_times(log_url):
+def old_records(log_url: str, application: str, topic: TopicInfo, now_ms: int, say: Callable[[str], None]) -> Look:
+    """What looks at the records that are written next, and warns once. Where brokers give records the time at which they are
+    written, none of them is old."""
+    if topic.retention.ms is None or topic.has_append_times or not goes_by_own_times(log_url):
         return lambda records: None
-    kept, has_warned = kept_ms, False
+    kept, has_warned = topic.retention.ms, False
 
     def look(records: Iterable[FileRecord]) -> None:
         nonlocal has_warned
@@ -45,7 +45,7 @@ def old_records(
         for one in records:
             if one.timestamp_ms is not None and one.timestamp_ms < now_ms - kept:
                 has_warned = True
-                say(warning(application, topic, kept, f"line {one.line}", one.timestamp_ms))
+                say(warning(application, topic.name, kept, f"line {one.line}", one.timestamp_ms))
                 return
 
     return look

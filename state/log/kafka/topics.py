@@ -64,12 +64,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a topic is for, the largest batch that it takes, and for how long its compaction keeps a deletion."""
+    """What a topic is for, the largest batch that it takes, for how long its compaction keeps a deletion, and whose times records have."""
 
     kind: str
     max_message_bytes: int
     delete_retention_ms: int
     retention: Retention
+    has_append_times: bool
 
 
 class Topics:
@@ -104,14 +105,8 @@ class Topics:
 
     def _info(self, name: str, layout: Layout) -> TopicInfo:
         purpose = self._purposes[layout.topic_id]
-        return TopicInfo(
-            name,
-            layout.topic_id.hex(),
-            len(layout.leaders),
-            purpose.kind,
-            purpose.delete_retention_ms,
-            purpose.retention,
-        )
+        of_settings = purpose.kind, purpose.delete_retention_ms, purpose.retention, purpose.has_append_times
+        return TopicInfo(name, layout.topic_id.hex(), len(layout.leaders), *of_settings)
 
     async def refresh(self, names: Collection[str], within_s: float = ANSWER_WITHIN_S) -> dict[str, Layout]:
         """The layouts of those that exist, as a broker has them now."""
@@ -260,7 +255,7 @@ class Topics:
 
     async def _ask_purposes(self, ids: Mapping[str, bytes], *, may_be_refused: bool = False) -> None:
         wanted = ["cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes"]
-        wanted += ["max.message.bytes", "delete.retention.ms"]
+        wanted += ["max.message.bytes", "delete.retention.ms", "message.timestamp.type"]
         request = DescribeConfigsRequest_v1([(_TOPIC_RESOURCE, self.names.inside(name), wanted) for name in ids], False)
 
         async def ask() -> Any:
@@ -275,7 +270,11 @@ class Topics:
                 continue
             kept = {entry[0]: entry[1] for entry in entries}
             self._purposes[ids[self.names.outside(name)]] = Purpose(
-                kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), retention_of(kept)
+                kind_of(kept),
+                int(kept["max.message.bytes"]),
+                int(kept["delete.retention.ms"]),
+                retention_of(kept),
+                kept["message.timestamp.type"] == "LogAppendTime",
             )
 
     # ------------------------------------------------------------------ changes
