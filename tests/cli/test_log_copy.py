@@ -13,7 +13,7 @@ import pytest
 from pipeline.values.partitioner import partition_of
 from state.log.sqlite import open_sqlite
 from tests.cli.console import Console
-from workers.prepare import REPARTITION
+from workers.prepare import COPY, REPARTITION
 
 pytestmark = pytest.mark.processes
 SOON = ("--heartbeat", "200ms")
@@ -121,6 +121,55 @@ def test_one_that_ended_half_way_is_no_start_and_goes_on(console: Console) -> No
     done = console.here("log", "copy", OLD, new, "--json")
     assert done.code == 0 and done.json["positions"] == len(PARTITIONS), done
     assert read(console, "payments", new) == read(console, "payments", OLD)
+
+
+def test_one_that_is_killed_while_it_waits_for_the_source_is_no_start(console: Console) -> None:
+    """The lease of what was killed on the source stands still for seconds: a start on the new log began anew meanwhile."""
+    console.pay(("a", 1))
+    new = console.folder / "new.db"
+
+    async def killed() -> None:
+        log = await open_sqlite(console.folder / ".orchestrator/bank.db", create=False)
+        assert await log.acquire("bank", "c", "", await log.lease("bank")) is not None
+        await log.close()
+
+    async def noted() -> bool:
+        log = await open_sqlite(new, create=False)
+        try:
+            return await log.metadata("bank", COPY, "from") is not None
+        finally:
+            await log.close()
+
+    asyncio.run(killed())
+    copy = console.start("log", "copy", OLD, "sqlite:new.db", name="copy")
+    console.until("the note", lambda: new.exists() and new.stat().st_size > 0 and asyncio.run(noted()))
+    copy.kill()
+    copy.wait(30)
+    assert console.said("copy") == ""
+    refused = console("run", "bank:app", "--log", "sqlite:new.db")
+    assert refused.code == 3 and "run `orchestrator log copy` again" in refused.err, refused
+    assert console.here("log", "copy", OLD, "sqlite:new.db").code == 0
+
+
+def test_one_that_the_source_refuses_leaves_no_note(console: Console) -> None:
+    console.pay(("a", 1))
+
+    async def refused() -> None:
+        log = await open_sqlite(console.folder / ".orchestrator/bank.db", create=False)
+        lease = await log.acquire("bank", "c", "", await log.lease("bank"))
+        assert lease is not None
+        copy = console.start("log", "copy", OLD, "sqlite:new.db", name="copy")
+        while copy.poll() is None:  # as a coordinator does
+            lease = await log.renew(lease)
+            await asyncio.sleep(0.05)
+        assert copy.returncode == 3
+        await log.close()
+        target = await open_sqlite(console.folder / "new.db", create=False)
+        assert await target.metadata("bank", COPY, "from") is None
+        await target.close()
+
+    asyncio.run(refused())
+    assert "'bank' is running (c holds its lease)" in console.said("copy")
 
 
 def test_wrong_use(console: Console, tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from orchestrator.cli.arguments import Parser
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from state.log.group_store import GroupStore
-from state.log.protocol import GroupLog
-from workers.commands.log_copy_plan import planned
+from state.log.protocol import GroupLog, Intended
+from workers.commands.log_copy_plan import Plan, planned
 from workers.commands.log_copy_steps import carry_out
 from workers.commands.show import show_json
-from workers.fleet.held_lease import lease_held, start_refused
+from workers.fleet.held_lease import Held, lease_held, start_refused
 from workers.fleet.presence import is_looked_after
 from workers.log.logs import configured, log_path, open_log, show_log
 from workers.prepare import COPY, DESCRIPTION, refuse_half_done
@@ -67,12 +67,9 @@ async def _run(source_url: str, target_url: str, args: Any) -> dict[str, Any]:
                 await _refuse_other(source, target, application)
                 plan = await planned(source, target, application)
                 if not args.plan:
-                    async with (
-                        start_refused(source, application, Path(args.state_dir).absolute(), "log copy"),
-                        lease_held(source, application, "log copy"),
-                        lease_held(target, application, "log copy") as held,
-                    ):
-                        plan = await carry_out(source, target, held, await planned(source, target, application))
+                    root = Path(args.state_dir).absolute()
+                    async with lease_held(target, application, "log copy") as held:
+                        plan = await _copied(source, target, held, root)
             finally:
                 await target.close()
     finally:
@@ -84,6 +81,27 @@ async def _run(source_url: str, target_url: str, args: Any) -> dict[str, Any]:
         "outcome": "plan" if args.plan else "done",
         **msgspec.to_builtins(plan),
     }
+
+
+async def _copied(source: GroupLog, target: GroupLog, held: Held, root: Path) -> Plan:
+    """The note comes before the source is waited for, whose lease may take seconds: a copy that is killed meanwhile would leave
+    a log in which a start begins anew. One that is refused until then takes it away again."""
+    application = held.lease.application
+    await target.check_rights(application, Intended(seeds=True))
+    is_new = await target.metadata(application, COPY, "from") is None
+    await target.put_metadata(application, COPY, "from", source.log_id.encode(), lease=held.lease)
+    try:
+        async with (
+            start_refused(source, application, root, "log copy"),
+            lease_held(source, application, "log copy"),
+        ):
+            plan = await planned(source, target, application)
+            is_new = False
+            return await carry_out(source, target, held, plan)
+    except BaseException:
+        if is_new:
+            await target.put_metadata(application, COPY, "from", None, lease=held.lease)
+        raise
 
 
 def _is_there(url: str) -> bool:
