@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 import subprocess
 import time
@@ -197,6 +198,50 @@ async def test_a_fleet_over_tls_with_credentials_survives_kills(tmp_path: Path) 
     url = f"kafka://localhost:{found.ports['SASL_SSL']}?prefix=s{uuid.uuid4().hex[:8]}-&config={config}"
     report = await life(tmp_path / "life", "both", 0.4, 2_000, url)
     assert report.ok, report
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"])
+def test_the_most_talkative_log_shows_no_secret(mechanism: str, tmp_path: Path) -> None:
+    """And a password in the clear is warned of once by each process of an instance, by no command."""
+    found, console = secured.shared(), Console(tmp_path / "bank").bank()
+    given = values(f"SASL_PLAINTEXT {mechanism}", found.folder)
+    if mechanism == "SCRAM-SHA-256":  # bob, who has no rights here
+        given["sasl_username"], given["sasl_password"] = "bob", PASSWORD
+    config = found.config(tmp_path, **given)
+    token = given.get("sasl_oauthbearer_token_endpoint_url", "").removeprefix("file://")
+    secret = Path(token).read_text() if token else given["sasl_password"]
+    url = f"kafka://localhost:{found.ports['SASL_PLAINTEXT']}?prefix=d{uuid.uuid4().hex[:8]}-"
+    log = ("--log", url, "--kafka-config", str(config))
+    try:
+        console.start("run", "bank:app", "--log-level", "DEBUG", *log, name="run")
+        if mechanism == "SCRAM-SHA-256":
+            console.until("lines", lambda: "User:bob" in console.said("run") or "the user lacks" in console.said("run"))
+        else:
+            done = console("wait", "bank", "--instances", "1", "--timeout", "60s", *log)
+            assert (done.code, done.err) == (0, ""), (done, console.said("run"))
+        said = console.said("run")
+        assert "SaslAuthenticateRequest" in said, said
+        assert secret not in said and secret[:40] not in said and "sasl_auth_bytes" not in said
+        assert said.count("in the clear") <= 3
+        if mechanism == "PLAIN":
+            assert "in the clear" in said
+            found.config(tmp_path, **{**given, "sasl_password": "not it"})
+            done = console("status", "bank", *log)
+            assert done.code == 1 and done.err.startswith("error: ") and done.err.count("\n") == 1, done
+    finally:
+        console.close()
+
+
+def test_a_request_that_is_interrupted_at_its_answer_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """A signal cancels it between aiokafka's look at whether it waits and the answer that it gives to it."""
+    mark = logging.getLogger("aiokafka.conn")
+    for error in (asyncio.InvalidStateError("invalid state"), ValueError("another")):
+        try:
+            raise error
+        except (asyncio.InvalidStateError, ValueError):
+            mark.exception("Unexpected exception in AIOKafkaConnection")
+    assert [str(one.exc_info and one.exc_info[1]) for one in caplog.records] == ["another"]
 
 
 @pytest.mark.processes

@@ -34,6 +34,35 @@ _NO_TLS = "does not speak TLS on this listener; name the port of its TLS listene
 _API_VERSIONS = b"\0\0\0\x0f\0\x12\0\0\0\0\0\x07\0\x05probe"
 
 
+class _Discreet(logging.Filter):
+    """aiokafka's lines about connections without what a client proves itself with: at DEBUG they had the password or the token.
+    And without a traceback where Ctrl-C has cancelled a request at the moment of its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_warned = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """A password in the clear is warned of with each connection: an instance says it once, a command never, as its lines are
+        an answer or one error."""
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.InvalidStateError):
+            return False
+        if isinstance(record.args, tuple):
+            names = [type(one).__name__ for one in record.args]
+            record.args = tuple(
+                f"{name}(not shown)" if name.startswith("SaslAuthenticate") else one
+                for name, one in zip(names, record.args, strict=True)
+            )
+        if "in the clear" not in str(record.msg):
+            return True
+        passes = bool(logging.root.handlers) and not self._has_warned
+        self._has_warned |= passes
+        return passes
+
+
+logging.getLogger("aiokafka.conn").addFilter(_Discreet())
+
+
 class AccessRefused(LogUnusable):
     """The brokers do not let this client in, and would not after any wait."""
 
