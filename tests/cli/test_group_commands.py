@@ -258,10 +258,13 @@ def test_scale_up_tells_its_own_hand_overs_and_is_taken_back_at_its_deadline(gro
 
     group.until(name, lambda: name in {i["id"] for i in group.here("status", "bank", "--json").json["instances"]})
 
+    async def with_another() -> dict[str, Any] | None:
+        return {"instances": [name, "i99"]}
+
     async def waited() -> None:
         async with client_of(words) as (_, _, client):
             with pytest.raises(TimedOut, match=f"{name} leave again"):
-                await wait_stable(client, [name, "i99"], 0.0, StatusRequest())
+                await wait_stable(client, [name, "i99"], 0.0, StatusRequest(), with_another)
 
     asyncio.run(waited())
     stable(group, 3)
@@ -356,3 +359,20 @@ def test_scaling_up_while_scaling_down(group: Console) -> None:
     assert (grown.code, grown.json["outcome"]) == (0, "done"), grown
     stable(group, 3)
     assert re.fullmatch("7\n", group.here("query", "bank", "balances", "ann").out)
+
+
+def test_a_scale_up_whose_instance_is_sent_away_again_does_not_wait_for_it(group: Console) -> None:
+    """Two operators at once: it waited for its timeout, ten minutes, for what had come and gone."""
+    other = stable(group, 3)["instances"]
+    up = group.start("scale-up", "bank", "--by", "1", "--wait", name="up")
+    known = {row["id"] for row in other}
+
+    def new() -> set[str]:
+        return {i["id"] for i in group.here("status", "bank", "--json").json["instances"]} - known
+
+    group.until("the new one", new)
+    [name] = new()
+    assert group.here("drain", "bank", name, "--wait").code in (0, 2)
+    code, said = group.end(up), group.said("up")
+    assert (code == 0 and "balanced" in said) or (code == 1 and f"error: {name} has left again" in said), (code, said)
+    stable(group, 3)

@@ -7,6 +7,7 @@ import json
 import logging
 import secrets
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
@@ -29,6 +30,17 @@ from workers.fleet.presence import FLEET, fleet_of
 
 logger = logging.getLogger("orchestrator.scale_up")
 PERCENT_MAX = 100_000
+
+
+class LeftAgain(OrchestratorError):
+    """Another operator has had the new instances leave."""
+
+    def __init__(self, names: list[str]) -> None:
+        what = "has left again" if len(names) == 1 else "have left again"
+        super().__init__(
+            f"{', '.join(names)} {what}: another command had {'it' if len(names) == 1 else 'them'} leave (scale-down, drain), or the "
+            "fleet has ended; look at `orchestrator status` and `orchestrator history`, and decide again"
+        )
 
 
 def run(argv: list[str]) -> int:
@@ -105,7 +117,7 @@ async def _scaled(args: Any, application: str, log: GroupStore, client: Client) 
         return None
     outcome, after = "running", before
     if args.wait:
-        after = await wait_stable(client, added, deadline, since)
+        after = await wait_stable(client, added, deadline, since, lambda: fleet_of(log, application))
         outcome = "done"
     return _facts(current, size, added, outcome, monotonic_s() - started, after)
 
@@ -163,21 +175,41 @@ async def _forget(log: GroupStore, application: str, key: str) -> None:
         logger.info("a note of scale-up stays: %s", error)
 
 
-async def wait_stable(client: Client, added: list[str], deadline: float, since: StatusRequest) -> Any:
-    """Until the new instances are there and nothing moves any more. Raises TimedOut, once they leave again."""
+async def wait_stable(
+    client: Client,
+    added: list[str],
+    deadline: float,
+    since: StatusRequest,
+    fleet: Callable[[], Awaitable[dict[str, Any] | None]],
+) -> Any:
+    """Until the new instances are there and nothing moves any more. Raises TimedOut, once they leave again, and LeftAgain."""
     aloud_s: float | None = monotonic_s() + 2 * JOINS_WITHIN_S
+    leaving: set[str] = set()
     while True:
         status = await client.ask(since, retry_s=30)
         present = {i["id"] for i in status["instances"]}
         if set(added) <= present and status["stable"]:
             return status
+        absent = [name for name in added if name not in present]
+        leaving |= {i["id"] for i in status["instances"] if i["state"] == "leaving"}
+        if absent and (gone := await _gone(absent, leaving, fleet)):
+            raise LeftAgain(gone)
         if aloud_s is not None and monotonic_s() > aloud_s:
             aloud_s = None
-            if absent := [name for name in added if name not in present]:
+            if absent:
                 print(f"waiting: {missing(absent)}", file=sys.stderr, flush=True)
         if monotonic_s() > deadline:
             raise TimedOut(await _withdrawn(client, [name for name in added if name in present]))
         await asyncio.sleep(POLL_S)
+
+
+async def _gone(
+    absent: list[str], leaving: set[str], fleet: Callable[[], Awaitable[dict[str, Any] | None]]
+) -> list[str]:
+    """Those that will not come: they have left, or their fleet has them no more. One that crashed is its fleet's, and comes back."""
+    facts = await fleet()
+    kept = set() if facts is None else set(facts["instances"])
+    return [name for name in absent if name in leaving or name not in kept]
 
 
 async def _withdrawn(client: Client, added: list[str]) -> str:
