@@ -10,11 +10,13 @@ from pipeline.app import App
 from state.log.protocol import GroupLog
 from workers import topic_identities
 from workers.missing_inputs import missing_on_brokers
-from workers.prepare import found
+from workers.prepare import found, refuse_half_done
 
 
 async def refuse_first_start(log: GroupLog, app: App, url: str) -> None:
-    """Raises what `topic_identities.check` and `prepare_and_say` raise. Where the app has been here before nothing is looked at."""
+    """Raises what `topic_identities.check` and `prepare_and_say` raise. Where the app has been here before, only what did not end is
+    looked at: it is why the app is refused, also where a log is full and takes no note."""
+    await refuse_half_done(log, app.id)
     if await log.lease(app.id) is None:
         await topic_identities.check(log, app)
         await missing_on_brokers(log, app, url)

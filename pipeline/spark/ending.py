@@ -11,7 +11,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Coroutine, Iterator
+import sys
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -25,8 +26,9 @@ SAME_S = 1.0
 logger = logging.getLogger("orchestrator.spark")
 
 
-def run_to_its_end(command: Coroutine[Any, Any, T]) -> T:
-    """What `asyncio.run` does. Raises SystemExit where SIGTERM came before there was an answer."""
+def run_to_its_end(command: Coroutine[Any, Any, T], left: Callable[[], str] = str) -> T:
+    """What `asyncio.run` does. Raises SystemExit where SIGTERM came before there was an answer. `left`: what is to be done about what
+    the command leaves where it is asked to end, also by Ctrl-C; "" where that is nothing."""
     asked = Asked()
 
     async def called() -> T:
@@ -36,6 +38,8 @@ def run_to_its_end(command: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(called())
     except BaseException as error:
+        if (asked.at_s is not None or isinstance(error, KeyboardInterrupt)) and (line := left()):
+            print(line, file=sys.stderr, flush=True)
         if asked.at_s is None:
             raise
         logger.debug("after SIGTERM: %r", error)

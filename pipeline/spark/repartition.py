@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -30,6 +29,7 @@ from pipeline.definitions.entries import keeps_time
 from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.loading import load
 from pipeline.spark.ending import run_to_its_end
+from pipeline.spark.forward import Noted, ends_forward
 from pipeline.spark.move_job import MoveJob
 from pipeline.spark.moves import MOVED, SENT, WRITTEN
 from pipeline.spark.relocation import Found, found_moves, shown_due
@@ -40,7 +40,6 @@ from pipeline.spark.task_times import TaskTimes
 from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread, remove_forced
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
-from state.errors import LogUnavailable, OutcomeUnknown
 from state.log import base
 from state.log.group_store import AppMetadata, Lease
 from state.log.protocol import GroupLog, Intended, NewRecord, Partition, Parts
@@ -103,7 +102,8 @@ def run(argv: list[str]) -> int:
     url = log_url(args, load(args.app).id, existing=True)
     root = Path(state_dir(args, url))
     more = {"is_plan": args.plan, "most_forward_ms": args.forward, "cluster": cluster_of(args)}
-    facts = run_to_its_end(repartition(args.app, url, args.to, root, **more))
+    note = Noted()
+    facts = run_to_its_end(repartition(args.app, url, args.to, root, note=note, **more), note.line)
     if args.json:
         show_json(facts)
     else:
@@ -121,6 +121,7 @@ async def repartition(
     most_forward_ms: int = MOST_FORWARD_MS,
     cluster: Cluster = LOCAL,
     session: SparkSession | None = None,
+    note: Noted | None = None,
 ) -> dict[str, Any]:
     """Moves what lies wrong for `to` partitions; returns the facts. Raises WrongUse, RefusedBySafety, SparkFailed,
     TimeNotPassed."""
@@ -135,7 +136,9 @@ async def repartition(
         facts = {"application": app.id, "from": before, "to": to, "topics": sorted(layout.counts)}
         if noted is None and before == to:
             return {**facts, "outcome": "nothing to do", "moved": 0, "entries": 0, "bytes": 0, "seconds": 0.0}
-        async with spark(session, f"repartition {app.id}", cluster) as spark_:
+        note = note or Noted()
+        note.application, note.may_be = app.id, noted is not None and not is_plan
+        async with ends_forward(note), spark(session, f"repartition {app.id}", cluster) as spark_:
             given = spark_, app_ref, url
             is_rest = noted is not None and await _moves_already(log, app.id, to)
             if is_plan:
@@ -145,7 +148,6 @@ async def repartition(
                 found.close()
                 return {**facts, "outcome": "plan", **_sizes(found), "seconds": round(monotonic_s() - begun, 2)}
             async with (
-                _ends_forward(app.id, Noted(noted is not None)) as note,
                 start_refused(log, app.id, root, "repartition"),
                 lease_held(log, app.id, "repartition") as held,
             ):
@@ -320,26 +322,6 @@ async def _job(log: GroupLog, app: App, layout: Layout, before: int, to: int, *,
 # ---------------------------------------------------------------- the steps
 
 
-@dataclass
-class Noted:
-    """Whether the log may have the note, which refuses the app until it has ended."""
-
-    may_be: bool
-
-
-@asynccontextmanager
-async def _ends_forward(application: str, note: Noted) -> AsyncIterator[Noted]:
-    """From the note on it ends forward, for partitions are never taken away: errors of a log that is full or away say so, also those of a
-    beat of the lease. Raises them."""
-    try:
-        yield note
-    except (LogUnavailable, OutcomeUnknown) as error:
-        if not note.may_be:
-            raise
-        again = f"then run the same command again: '{application}' starts once that has ended"
-        raise type(error)(f"{error}; {again}") from error
-
-
 async def _carry_out(
     log: GroupLog, url: str, held: Held, app: App, layout: Layout, job: MoveJob, found: Found, note: Noted
 ) -> None:
@@ -359,6 +341,7 @@ async def _carry_out(
     await _move(log, held, found, now_ms)
     for name in ("to", "from", "ends"):
         await log.put_metadata(application, REPARTITION, name, None, lease=held.lease)
+    note.may_be = False
 
 
 async def _grown(log: GroupLog, layout: Layout) -> Layout:

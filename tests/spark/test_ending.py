@@ -1,4 +1,4 @@
-"""A command on Spark that is asked to end says nothing, whoever else was sent the signal: `timeout` and systemd send it to Java, too."""
+"""A command on Spark that is asked to end says nothing but what is to be done about what it leaves, whoever else was sent the signal: `timeout` and systemd send it to Java, too."""
 
 from __future__ import annotations
 
@@ -36,6 +36,35 @@ async def command():
 handle_signals()
 run_to_its_end(command())
 """
+
+# The log has the note and takes no entries; both signals are sent to the command alone.
+BETWEEN = """
+import asyncio, os, signal, sys
+from orchestrator.cli.main import entry
+from state.log.sqlite import SqliteLog
+
+number = getattr(signal, sys.argv.pop())
+
+async def seed_positions(self, *given, **named):
+    os.kill(os.getpid(), number)
+    await asyncio.Event().wait()
+
+SqliteLog.seed_positions = seed_positions
+entry()
+"""
+
+
+def test_a_repartition_that_is_stopped_between_its_moves(console: Console) -> None:
+    """The app is refused from then on, and nothing said that the same command goes on."""
+    console.write("payments.jsonl", '{"key": "k", "value": {"account": "k", "amount": 1}, "timestamp_ms": 1}\n')
+    done = console("backfill", "bank:app", "payments=payments.jsonl", "--snapshots", "snapshots")
+    assert done.code == 0, done
+    console.write("between.py", BETWEEN)
+    again = "run the same command again: 'bank' starts once that has ended"
+    for name, code in (("SIGTERM", 143), ("SIGINT", 130)):
+        child = console.script("between.py", "repartition", "bank:app", "--to", "9", name, name=name)
+        assert console.end(child) == code, console.said(name)
+        assert console.said(name) == f"the repartition of 'bank' has begun and did not end; {again}\n"
 
 
 def test_what_fails_while_it_ends_is_not_printed() -> None:

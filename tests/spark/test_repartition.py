@@ -13,6 +13,7 @@ from orchestrator.errors import RefusedBySafety, WrongUse
 from pipeline.spark import final_records, moves
 from pipeline.spark import repartition as module
 from pipeline.spark.repartition import repartition
+from pipeline.spark.session import SparkFailed
 from pipeline.spark.verifying import verify
 from pipeline.values.partitioner import partition_of
 from state.errors import LogFull, LogUnavailable, OutcomeUnknown, StateError
@@ -117,9 +118,9 @@ async def test_where_some_topics_have_grown_it_is_named(place: Place, monkeypatc
     await log.close()
 
 
-@pytest.mark.parametrize("kind", [LogFull, LogUnavailable, OutcomeUnknown])
+@pytest.mark.parametrize("kind", [LogFull, LogUnavailable, OutcomeUnknown, SparkFailed])
 async def test_a_log_that_ends_it_says_that_it_goes_on(
-    place: Place, monkeypatch: pytest.MonkeyPatch, kind: type[StateError]
+    place: Place, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     """Where topics have grown, the app is refused until it has ended; the error was of the log's space, or the broker, alone."""
     log = await begun(place)

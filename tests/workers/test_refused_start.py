@@ -4,6 +4,7 @@ would refuse every other, and no note of a process that runs the app."""
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,12 +15,16 @@ from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog, TopicSpec
 from state.log.sqlite import open_sqlite
+from tests.small_disk import small
 from workers.commands.run import run_fleet
 from workers.connection.credentials import SECRET, agree, make_secret, new_secret, secret_path
 from workers.errors import AppRefused
 from workers.fleet.hosts import ProcessHost
 from workers.fleet.presence import FLEET, NAMED, is_looked_after
+from workers.prepare import REPARTITION
 from workers.spec import InstanceSpec
+
+__all__ = ["small"]
 
 app = App("refused", partitions=4)
 sums = app.table("sums", key=str, value=int)
@@ -67,6 +72,21 @@ async def test_the_note_of_a_fleet_on_another_machine_stays(tmp_path: Path) -> N
         await run_fleet(ProcessHost(), spec, 1)
     assert await log.metadata(app.id, FLEET, "fleet") == there.encode()
     assert await is_looked_after(log, app.id)
+    await log.close()
+
+
+async def test_what_did_not_end_is_named_where_the_log_is_full(tmp_path: Path, small: Path) -> None:
+    """The error spoke of the log's space alone, and with some the app would not have started either."""
+    log, spec = await opened(small, left=4, right=4)
+    lease = await log.acquire(app.id, "c", "", None)
+    assert lease is not None
+    await log.put_metadata(app.id, REPARTITION, "to", b"8", lease=lease)
+    with suppress(OSError), (small / "rest").open("wb", buffering=0) as rest:
+        while True:
+            rest.write(bytes(4096))
+    spec = msgspec.structs.replace(spec, state_dir=str(tmp_path / "state"), log_timeout_ms=300)
+    with pytest.raises(AppRefused, match=r"run `orchestrator repartition MODULE:APP --to 8` again"):
+        await run_fleet(ProcessHost(), spec, 1)
     await log.close()
 
 
