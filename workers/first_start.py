@@ -6,11 +6,25 @@ brokers that note lies in a topic of the app, which is made for it.
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from orchestrator.errors import RefusedBySafety
 from pipeline.app import App
 from state.log.protocol import GroupLog
 from workers import topic_identities
+from workers.log.logs import log_path
 from workers.missing_inputs import missing_on_brokers
 from workers.prepare import found, refuse_half_done
+
+
+def refuse_cut_off(url: str, application: str, state_dir: str) -> None:
+    """Raises RefusedBySafety where the file of the log is empty and there is state: it would be of another log, and be wiped."""
+    path, state = log_path(url), Path(state_dir) / application
+    if path is not None and path.exists() and path.stat().st_size == 0 and any(state.glob("*/*/*/CURRENT")):
+        raise RefusedBySafety(
+            f"the log {path} is empty, and {state} has state of '{application}', which a new log would have wiped: the file was cut off; "
+            "restore a backup of it, or remove it to begin anew"
+        )
 
 
 async def refuse_first_start(log: GroupLog, app: App, url: str) -> None:

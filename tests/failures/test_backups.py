@@ -150,6 +150,24 @@ def test_a_backup_is_not_mixed_with_what_is_left_of_the_log_that_it_replaces(con
     assert balances(console, "a") == {"a": 3}
 
 
+def test_a_log_that_was_cut_off_does_not_cost_the_state(console: Console) -> None:
+    """It was taken for a new one, and the stores, the last copies of the tables, were wiped as those of another log."""
+    console.run(*FAST)
+    pay(console, dict.fromkeys("abcdef", 3))
+    assert balances(console, "abcdef") == dict.fromkeys("abcdef", 3)
+    stop(console)
+    path = console.folder / ".orchestrator" / "bank.db"
+    kept = path.read_bytes()
+    path.write_bytes(b"")
+    refused = console("run", "bank:app")
+    assert refused.code == 3 and refused.err.count("\n") == 1, refused
+    assert f"the log {path} is empty" in refused.err and "restore a backup of it" in refused.err, refused
+    path.write_bytes(kept)
+    console.run(*FAST)
+    assert balances(console, "abcdef") == dict.fromkeys("abcdef", 3)
+    stop(console)
+
+
 def test_a_check_of_a_log_says_what_is_damaged(console: Console) -> None:
     path = console.folder / ".orchestrator" / "bank.db"
     pay(console, dict.fromkeys("abcdef", 3))

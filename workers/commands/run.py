@@ -39,7 +39,7 @@ from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_unfit
 from workers.connection.listening import place_of
 from workers.end_watch import stopping_signals
-from workers.first_start import refuse_first_start
+from workers.first_start import refuse_cut_off, refuse_first_start
 from workers.fleet.client import Client, elsewhere
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import Host, ProcessHost
@@ -191,6 +191,7 @@ def _warn_of_files(prepared: Prepared, spec: InstanceSpec, count: int) -> None:
 async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     """Prepare the log, start the fleet, and stop it on a signal. Raises WrongUse."""
     app = load(spec.app)
+    refuse_cut_off(spec.log, app.id, spec.state_dir)
     limit_s = spec.log_timeout_ms / 1_000
     busy_ms = min(BUSY_MS, spec.log_timeout_ms)  # what a fleet writes can be written later
 

@@ -29,7 +29,7 @@ from state.log.protocol import GroupLog
 from state.open_files import raise_limit
 from workers import topic_identities
 from workers.connection.credentials import instance_credentials
-from workers.first_start import refuse_first_start
+from workers.first_start import refuse_cut_off, refuse_first_start
 from workers.fleet.client import Client, elsewhere
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import ProcessHost
@@ -127,6 +127,7 @@ def _refuse_where_it_cannot_run() -> None:
 
 async def _run(app: App, spec: InstanceSpec) -> int:
     memory = MemoryLog() if spec.log == MEMORY else None
+    refuse_cut_off(spec.log, app.id, spec.state_dir)
     opened: GroupLog = memory or await open_log(spec.log, create=True)
     client = Client(opened, app.id, lambda: instance_credentials(spec), spec.log)
     others = partial(elsewhere, client)
