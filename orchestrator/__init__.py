@@ -7,12 +7,11 @@ Its rooms are imported by workers and pipeline/spark. Start at `model.py`, then 
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # as type checkers know it: what `typing` imports takes longer than all else here
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from pipeline.app import App as App
     from pipeline.columns.public import Columns as Columns
     from pipeline.columns.public import ColumnTable as ColumnTable
@@ -95,6 +94,8 @@ def __getattr__(name: str) -> Any:
     module = PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
+    from importlib import import_module
+
     refuse_hiding()
     value = getattr(import_module(module), name)
     globals()[name] = value
@@ -103,6 +104,9 @@ def __getattr__(name: str) -> Any:
 
 def refuse_hiding() -> None:
     """Raise ImportError where a module of the user's would be imported in the place of one of our rooms."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
     home = Path(__file__).resolve().parent.parent
     for room in ROOMS:
         spec = find_spec(room)

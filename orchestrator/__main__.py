@@ -1,7 +1,11 @@
 """`python -m orchestrator`: the command line. One rule: what lies in the current folder hides nothing of ours."""
 
-import sys
-from pathlib import Path
+from orchestrator.cli import early
+
+early.begin()
+
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 if (
     not sys.flags.safe_path
@@ -9,6 +13,6 @@ if (
 ):
     del sys.path[0]
 
-from orchestrator.cli.main import entry
+from orchestrator.cli.main import entry  # noqa: E402
 
 entry()

@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 
+from orchestrator.cli import early
 from orchestrator.cli.commands import COMMANDS, place_called
 from orchestrator.error_report import fail, is_unwritable, mute, report, written_out
 
@@ -73,7 +74,7 @@ def _run(argv: Sequence[str]) -> int:
     rest = [word for word in rest if word != "--debug"]
     try:
         command = place_called(known[0])
-        if signal.getsignal(signal.SIGINT) is _interrupted:
+        if signal.getsignal(signal.SIGINT) is early.interrupted:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return int(command(rest))
     except KeyboardInterrupt:
@@ -135,8 +136,7 @@ def handle_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         atexit.register(signal.signal, number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, exit_at_once)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
+    early.begin()
 
 
 def _open_what_is_closed() -> None:
@@ -149,12 +149,6 @@ def _open_what_is_closed() -> None:
             except OSError:
                 os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # processes that it starts have none either
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - as long as the process
-
-
-def _interrupted(number: int, frame: object) -> None:
-    """While modules are imported: a KeyboardInterrupt there can get lost in a callback of the import machinery, and
-    nothing has begun yet that would have to end in order."""
-    os._exit(130)
 
 
 def exit_at_once(number: int, frame: FrameType | None) -> None:

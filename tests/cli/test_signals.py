@@ -33,6 +33,27 @@ def instance_pid(console: Console, name: str) -> int:
     return int([row for row in map(json.loads, rows) if row["what"] == "instance"][-1]["pid"])
 
 
+INTERRUPTED_AT = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+runpy.run_module("orchestrator", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["typing", "pathlib", "difflib", "orchestrator.cli.commands"])
+def test_an_interrupt_while_the_command_line_is_imported(console: Console, module: str) -> None:
+    """A traceback, of the standard library or of the import of another module."""
+    console.write("interrupted.py", INTERRUPTED_AT)
+    child = console.script("interrupted.py", module, name="interrupted")
+    assert console.end(child) == 130 and console.said("interrupted") == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_run_is_interrupted_at_any_moment(console: Console, number: int) -> None:
     choice = random.Random(number)
