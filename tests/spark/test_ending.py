@@ -54,17 +54,19 @@ entry()
 """
 
 
-def test_a_repartition_that_is_stopped_between_its_moves(console: Console) -> None:
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGTERM", 143), pytest.param("SIGINT", 130, marks=pytest.mark.long)]
+)  # the same lines for both, and a start of Spark for each
+def test_a_repartition_that_is_stopped_between_its_moves(console: Console, name: str, code: int) -> None:
     """The app is refused from then on, and nothing said that the same command goes on."""
     console.write("payments.jsonl", '{"key": "k", "value": {"account": "k", "amount": 1}, "timestamp_ms": 1}\n')
     done = console("backfill", "bank:app", "payments=payments.jsonl", "--snapshots", "snapshots")
     assert done.code == 0, done
     console.write("between.py", BETWEEN)
     again = "run the same command again: 'bank' starts once that has ended"
-    for name, code in (("SIGTERM", 143), ("SIGINT", 130)):
-        child = console.script("between.py", "repartition", "bank:app", "--to", "9", name, name=name)
-        assert console.end(child) == code, console.said(name)
-        assert console.said(name) == f"the repartition of 'bank' has begun and did not end; {again}\n"
+    child = console.script("between.py", "repartition", "bank:app", "--to", "9", name, name=name)
+    assert console.end(child) == code, console.said(name)
+    assert console.said(name) == f"the repartition of 'bank' has begun and did not end; {again}\n"
 
 
 def test_what_fails_while_it_ends_is_not_printed() -> None:
