@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ADVICE = "; correct the file"
+_OPTION = re.compile(r"--(key|value|timestamp|headers|partition)\b")
 
 
 def register(session: SparkSession) -> None:
@@ -108,10 +109,10 @@ def _refuse_stopped(topic: str, frame: Any) -> None:
 
 
 def _of_frames(text: str, folder: Path, topics: Sequence[str]) -> str:
-    """What is wrong with a file that is gone by then, in words about the DataFrame that it was written of."""
+    """What is wrong with a file that is gone by then, in words about the DataFrame that it was written of, and of a caller in Python."""
     for number, topic in enumerate(topics):
         text = re.sub(rf"{re.escape(str(folder / str(number)))}/\S+?\.parquet", f"the DataFrame of '{topic}'", text)
-    return text.partition(ADVICE)[0]
+    return _OPTION.sub(r"\1=", text.partition(ADVICE)[0])
 
 
 def _run(running: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

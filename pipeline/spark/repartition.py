@@ -37,7 +37,7 @@ from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.source import Source
 from pipeline.spark.task_times import TaskTimes
-from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread, remove_forced
+from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread, refused_for, remove_forced
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
 from state.log import base
@@ -146,6 +146,9 @@ async def repartition(
                 look = partial(_moves, *given, job, layout, most_forward_ms, passes=False, is_rest=is_rest)
                 found = await in_thread(spark_, look)
                 found.close()
+                facts["refused_for"] = (
+                    await refused_for(log, app.id, layout.sources()) if noted is None else ""
+                ) or None
                 return {**facts, "outcome": "plan", **_sizes(found), "seconds": round(monotonic_s() - begun, 2)}
             async with (
                 start_refused(log, app.id, root, "repartition"),
@@ -204,7 +207,10 @@ def _text(facts: Mapping[str, Any]) -> str:
             f"\n{counted(len(facts['forward_ms']), 'task')} {were} brought forward, by {furthest} at most, to "
             f"the time of those with which their keys share tasks; due on the way: {shown_due(facts['due']) or 'nothing'}"
         )
-    return f"{text}\nthe app is stopped for about that time; grown: {', '.join(facts['topics'])}" if is_plan else text
+    if not is_plan:
+        return text
+    text += f"\nthe app is stopped for about that time; grown: {', '.join(facts['topics'])}"
+    return text + (f"\nas it is now this is refused: {facts['refused_for']}" if facts["refused_for"] else "")
 
 
 # ---------------------------------------------------------------- before

@@ -20,12 +20,19 @@ Unread = Mapping[Partition, tuple[int, int]]
 
 async def refuse_unread(log: GroupLog, application: str, sources: Sequence[Partition]) -> None:
     """Raises RefusedBySafety: a record that is not processed lies where its key was, and its state would be elsewhere."""
+    if why := await refused_for(log, application, sources):
+        raise RefusedBySafety(why)
+
+
+async def refused_for(log: GroupLog, application: str, sources: Sequence[Partition]) -> str:
+    """Why `refuse_unread` refuses it; "" where it does not."""
     unread = sum(end - start for start, end in (await _unread(log, application, sources)).values())
-    if unread:
-        raise RefusedBySafety(
-            f"{counted(unread, 'offset')} of the inputs of '{application}' {'is' if unread == 1 else 'are'} not processed; stop what produces, start the app, wait for "
-            "`orchestrator status` to show none, and stop it again"
-        )
+    if not unread:
+        return ""
+    return (
+        f"{counted(unread, 'offset')} of the inputs of '{application}' {'is' if unread == 1 else 'are'} not processed; stop what produces, start the app, wait for "
+        "`orchestrator status` to show none, and stop it again"
+    )
 
 
 async def refuse_misplaced(log: GroupLog, url: str, application: str, sources: Sequence[Partition], to: int) -> None:

@@ -225,7 +225,7 @@ def missing(base: int, next_offset: int) -> bytes:
 def _damaged(base: int, span: int = 1, count: int = 0) -> bytes:
     data = bytearray(HEADER_BYTES)
     struct.pack_into(">q", data, 0, base)
-    struct.pack_into(">i", data, _DELTA_AT, span - 1)
+    struct.pack_into(">i", data, _DELTA_AT, min(span, 1 << 31) - 1)
     struct.pack_into(">i", data, _COUNT_AT, count)
     struct.pack_into(">i", data, _LENGTH_AT, HEADER_BYTES - _BEFORE_LENGTH_ENDS)
     data[_MAGIC_AT] = _MAGIC

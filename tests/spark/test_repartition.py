@@ -160,12 +160,15 @@ async def test_what_is_refused(place: Place) -> None:
     log = await begun(place)
     plan = await laid_out(place, 5, is_plan=True)
     assert plan["outcome"] == "plan" and plan["moved"] > 0 and plan["topics"] == ["marks", "tallies-sums-changelog"]
+    assert plan["refused_for"] is None and "refused" not in module._text(plan)
     assert (await prepare(log, tallies.app)).counts()["marks"] == 2
     with pytest.raises(RefusedBySafety, match="lies by 2 partitions, and partitions are never taken away"):
         await laid_out(place, 1)
     await write(log, tallies.app, [(tallies.marks, "m1", 1, 9_000)])
     with pytest.raises(RefusedBySafety, match="1 offset of the inputs of 'tallies' is not processed"):
         await laid_out(place, 5)
+    plan = await laid_out(place, 5, is_plan=True)
+    assert "\nas it is now this is refused: 1 offset of the inputs of 'tallies' is not processed" in module._text(plan)
     with pytest.raises(WrongUse, match="the log knows no application 'outside'"):
         await laid_out(place, 5, OUTSIDE)
     await prepare(log, outside.app)

@@ -411,7 +411,8 @@ def test_a_backfill_from_dataframes(tmp_path: Path, spark: Any, monkeypatch: pyt
     orchestrator.spark.register(spark)
     assert {row["key"]: row["value"] for row in reader.load().collect()} == {"m0": -3, "m2": 3}
     with pytest.raises(
-        BadHistory, match=r"^the DataFrame of 'marks', (row|record) 1: no timestamp_ms; .* names another column\)$"
+        BadHistory,
+        match=r"^the DataFrame of 'marks', (row|record) 1: no timestamp_ms; .* \(timestamp= names another column\)$",
     ):
         more = {"log": f"sqlite:{tmp_path / 'more.db'}", "snapshots": tmp_path / "snapshots"}
         timeless = frame.selectExpr("who", "amount", "cast(null as timestamp) as at")
