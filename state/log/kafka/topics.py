@@ -64,7 +64,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a topic is for, the largest batch that it takes, for how long its compaction keeps a deletion, and whose times records have."""
+    """What a topic is for, the largest batch that it takes, for how long its compaction keeps a deletion, and which times its records get."""
 
     kind: str
     max_message_bytes: int
