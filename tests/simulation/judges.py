@@ -39,7 +39,8 @@ class Judges(Watch):
     ended: set[tuple[int, str]] = field(default_factory=set)  # whose connection the coordinator saw end since
     learning: dict[tuple[TaskId, str, str], tuple[int, int]] = field(default_factory=dict)
     ready_since: dict[tuple[TaskId, str, str], int] = field(default_factory=dict)
-    looked_ms: int = 0
+    looked_ms: int = 0  # at the latest look, and since when the coordinator of it is one
+    started_ms: int = -1
     targets: dict[int, dict[TaskId, str]] = field(default_factory=dict)  # by term: moves agreed on in earlier steps
     warm_then: dict[tuple[int, TaskId], set[str]] = field(default_factory=dict)
     asked_for: set[tuple[int, TaskId, int, str]] = field(
@@ -340,10 +341,10 @@ class Judges(Watch):
         """Nobody is waited for longer than the settings say (with some slack for delays), by the coordinator's clock."""
         group, world, now = coordinator.group, self.world, coordinator.clock()
         settings = group.settings
-        if now - self.looked_ms > 1_000 or now < self.looked_ms:
+        if now - self.looked_ms > 1_000 or now < self.looked_ms or group.started_ms != self.started_ms:
             self.learning.clear()  # the coordinator stood still, or is another one: it counts from here
             self.ready_since.clear()
-        self.looked_ms = now
+        self.looked_ms, self.started_ms = now, group.started_ms
         if not world.log_up() or group.fencing or now - group.started_ms < settings.rejoin_grace_ms + SLACK_MS:
             return
         for task, move in group.moves.items():
