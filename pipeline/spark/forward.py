@@ -1,4 +1,4 @@
-"""What is said of a repartition that has begun and did not end: partitions are never taken away, so it ends forward.
+"""What an error or a signal adds about a repartition that has begun and did not end: partitions are never taken away, so it ends forward.
 
 One rule: from its note in the log on the app is refused until it has ended, so whatever ends the command says that the same one goes on:
 errors of a log that is full or away, those of Spark, and signals.

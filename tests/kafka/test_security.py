@@ -206,7 +206,7 @@ def test_the_most_talkative_log_shows_no_secret(mechanism: str, tmp_path: Path) 
     """And a password in the clear is warned of once by each process of an instance, by no command."""
     found, console = secured.shared(), Console(tmp_path / "bank").bank()
     given = values(f"SASL_PLAINTEXT {mechanism}", found.folder)
-    if mechanism == "SCRAM-SHA-256":  # bob, who has no rights here
+    if mechanism == "SCRAM-SHA-256":  # bob has no rights here
         given["sasl_username"], given["sasl_password"] = "bob", PASSWORD
     config = found.config(tmp_path, **given)
     token = given.get("sasl_oauthbearer_token_endpoint_url", "").removeprefix("file://")
