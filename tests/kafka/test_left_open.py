@@ -22,7 +22,8 @@ from state.log.kafka.building import build
 from state.log.kafka.codes import Unreachable
 from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
 from state.log.kafka.log import KafkaLog
-from state.log.kafka.producer import Built, Producer
+from state.log.kafka.producer import Producer
+from state.log.kafka.unbuilt import Built
 from state.log.protocol import Partition
 from tests import brokers
 from tests.contracts.logs import records, until, values

@@ -13,10 +13,12 @@ from state.errors import LogUnavailable, RecordTooLarge, StateError
 from state.log.group_store import AppMetadata
 from state.log.kafka.broker import Broker
 from state.log.kafka.cluster import KafkaOptions
+from state.log.kafka.connections import TRANSACTION
 from state.log.kafka.log import KafkaLog, open_kafka
+from state.log.kafka.requests import DescribeTransactionsRequest_v0
 from state.log.protocol import FOR_EVER, NewRecord, Partition, TaskCommit, TopicSpec
 from tests.contracts.logs import read_all, records, until
-from tests.kafka.place import OUT, Place, owner
+from tests.kafka.place import IN, OUT, Place, owner
 from workers.log.produced import PROGRESS
 
 pytestmark = pytest.mark.kafka
@@ -166,6 +168,30 @@ async def test_what_fits_by_a_limit_that_was_changed_is_written(place: Place, ho
     await write(many)
     found = await read_all(log, SMALL)
     assert [one.key for one in found] == [b"large", *(2 * [one.key for one in many])]
+
+
+async def test_a_commit_that_does_not_fit_leaves_no_transaction(place: Place) -> None:
+    """It is built while the broker is told where it goes, so a transaction was begun; an open one would keep what others write in
+    those partitions from being read."""
+    log = await with_small(place)
+    await owned(log)
+
+    async def state() -> str:
+        inside = f"{place.prefix}bank.worker.w"
+        request = DescribeTransactionsRequest_v0([inside], {})
+        answer = await log._cluster.connections.coordinated(TRANSACTION, inside, request, "txn")
+        return str(answer.states[0][2])
+
+    await log.commit("bank", "w", [TaskCommit("0_0", 1, {OUT: records("1")}, {IN: 1})])
+    large = [NewRecord(b"large", b"v" * 2_000_000, 1)]
+    for number in range(3):
+        with pytest.raises(RecordTooLarge, match="0_0"):
+            await log.commit("bank", "w", [TaskCommit("0_0", 1, {SMALL: large, OUT: records("no")}, {IN: 9})])
+        assert (await state()).endswith("Abort")
+        await log.commit("bank", "w", [TaskCommit("0_0", 1, {OUT: records(f"then {number}")}, {IN: 2 + number})])
+    assert await texts(log, OUT) == [b"1", b"then 0", b"then 1", b"then 2"]
+    assert await texts(log, SMALL) == []
+    assert await log.positions("bank", [IN]) == {IN: 4}
 
 
 async def test_a_commit_is_whole_after_one_for_which_a_partition_had_no_leader(three: list[Broker]) -> None:

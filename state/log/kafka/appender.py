@@ -14,11 +14,12 @@ from state.errors import LogUnavailable, MetadataChanged, OutcomeUnknown, StateE
 from state.log import checks
 from state.log.group_store import AppMetadata
 from state.log.kafka import facts, rights
-from state.log.kafka.building import Built, build, by_present_settings
+from state.log.kafka.building import build, by_present_settings
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.facts import EVERYBODYS
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
 from state.log.kafka.producer import NotEnded, Producer, ProducerFenced
+from state.log.kafka.unbuilt import Built
 from state.log.protocol import NewRecord, Partition
 
 ANSWER_WITHIN_S = (

@@ -1,7 +1,7 @@
-"""Records as batches that their topics take: what a broker would refuse is refused here, before anything is sent.
+"""Records as batches that their topics take: what a broker would refuse is refused here, before any record is sent.
 
-One rule: a writer builds first. So a record that is too large, or that a changelog cannot hold, costs no transaction,
-and the error names the record.
+One rule: a record that is too large, or that a changelog cannot hold, is named by the error, and nothing of its call is in the log.
+A commit is built while the broker is told where it will write (`Unbuilt`), any other write before it begins.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from state.errors import UnfitRecord
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.kafka.connections import ANSWER_WITHIN_S
-from state.log.kafka.topics import Topics
+from state.log.kafka.topics import Purpose, Topics
+from state.log.kafka.unbuilt import Built, Unbuilt
 from state.log.protocol import NewRecord, Partition, Parts, TaskCommit, TopicInfo
 
 T = TypeVar("T")
-Built = Mapping[Partition, Sequence[Batch]]
+M = TypeVar("M")
 _ANY_NUMBER = 1 << 30
 
 
 async def by_present_settings(
-    topics: Topics, make: Callable[[], Awaitable[Built]], write: Callable[[Built], Awaitable[T]]
+    topics: Topics, make: Callable[[], Awaitable[M]], write: Callable[[M], Awaitable[T]]
 ) -> T:
-    """Writes what `make` builds. What does not fit is built once more by the settings that its topic has now: they may have been
+    """Writes what `make` builds, or what is built while it is written. What does not fit is built once more by the settings that its topic has now: they may have been
     changed since this process has asked for them, in either direction. Raises UnfitRecord by those alone."""
     try:
         return await write(await make())
@@ -39,7 +40,12 @@ async def build(
 ) -> dict[Partition, list[Batch]]:
     """`within_s`: how long brokers are asked where the topics are. Raises UnknownTopic, RecordTooLarge, InvalidRecord."""
     await topics.require(records.keys(), within_s)
-    purposes = await topics.purposes({partition.topic for partition in records})
+    return _built(topics, records, await topics.purposes({partition.topic for partition in records}))
+
+
+def _built(
+    topics: Topics, records: Mapping[Partition, Sequence[NewRecord]], purposes: Mapping[str, Purpose]
+) -> dict[Partition, list[Batch]]:
     built: dict[Partition, list[Batch]] = {}
     for partition, listed in records.items():
         kind, most = purposes[partition.topic].kind, purposes[partition.topic].max_message_bytes
@@ -58,9 +64,16 @@ async def build_parts(topics: Topics, parts: Parts) -> AsyncIterator[dict[Partit
         yield await build(topics, part)
 
 
-async def build_commit(topics: Topics, tasks: Sequence[TaskCommit]) -> dict[Partition, list[Batch]]:
-    """The records of all tasks. Raises UnknownTopic, and UnfitRecord, which names the scope."""
-    try:
-        return await build(topics, checks.merged(tasks))
-    except UnfitRecord as error:
-        raise checks.of_scope(error, tasks) from None
+async def unbuilt(topics: Topics, tasks: Sequence[TaskCommit]) -> Unbuilt:
+    """The records of all tasks. Raises UnknownTopic; to make it raises UnfitRecord, which names the scope."""
+    records = checks.merged(tasks)
+    await topics.require(records.keys())
+    purposes = await topics.purposes({partition.topic for partition in records})
+
+    def make() -> Built:
+        try:
+            return _built(topics, records, purposes)
+        except UnfitRecord as error:
+            raise checks.of_scope(error, tasks) from None
+
+    return Unbuilt([partition for partition, listed in records.items() if listed], make)

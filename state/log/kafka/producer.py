@@ -8,7 +8,7 @@ within `transact`; `initialise` is what takes the id away from every process tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from aiokafka.protocol.produce import ProduceRequest_v7
@@ -38,10 +38,10 @@ from state.log.kafka.requests import TxnOffsetCommitRequest_v3
 from state.log.kafka.rights import on
 from state.log.kafka.sealing import seal
 from state.log.kafka.topics import Topics
+from state.log.kafka.unbuilt import Built, Unbuilt
 from state.log.protocol import MayWrite, Partition, always
 
 Codes = Callable[[Any], list[tuple[str, int]]]
-Built = Mapping[Partition, Sequence[Batch]]
 _ALL_REPLICAS = -1
 _PRODUCE_TIMEOUT_MS = 10_000
 _PLAIN_WITHIN_S = 60.0  # outside of a transaction the end of this one is not waited for
@@ -127,7 +127,7 @@ class Producer:
 
     async def _end_again(self, partitions: Collection[Partition], group: str | None, *, committed: bool) -> None:
         """An end of no records, which also ends what this id had open there before."""
-        await self._open({partition: [] for partition in partitions}, group)
+        await self._open(partitions, group)
         await self._end(committed=committed)
 
     def doubt(self) -> None:
@@ -175,7 +175,7 @@ class Producer:
 
     async def transact(
         self,
-        built: Built,
+        built: Built | Unbuilt,
         group: str | None = None,
         positions: Mapping[Partition, int] | None = None,
         times_ms: Mapping[Partition, int] | None = None,
@@ -185,13 +185,22 @@ class Producer:
         LogUnavailable, and what a topic refuses: nothing was written then, and the producer may go on, once it is initialised where
         it `is_torn`. `times_ms` are kept beside the positions."""
         positions = positions or {}
-        if not built and not positions and parts is None:
+        partitions: Collection[Partition] = built.partitions if isinstance(built, Unbuilt) else built.keys()
+        if not partitions and not positions and parts is None:
             return {}
         if self._interrupted or self.is_torn:
             raise ProducerFenced(f"a transaction of {self._name} was interrupted in this process")
         self._interrupted = True  # also by a cancellation: what it had written must not go into the next one
         try:
-            await self._begin(built, group if positions else None)
+            beginning = self._begin(partitions, group if positions else None)
+            if not isinstance(built, Unbuilt):
+                await beginning
+            elif isinstance(made := await built.beside(beginning), Exception):
+                await self._abort(made)  # nothing was written
+                self._interrupted = False
+                raise made
+            else:
+                built = made
             try:
                 behind = await self._write(built, transactional=True)
                 if parts is not None:
@@ -211,15 +220,15 @@ class Producer:
         self._left_open.committed(Written({*behind, *positions}, group if positions else None))
         return behind
 
-    async def _begin(self, built: Built, group: str | None) -> None:
+    async def _begin(self, partitions: Collection[Partition], group: str | None) -> None:
         """Where the coordinator does not answer, or the transaction before is not over, none has to be ended: what was added holds
         no records, and ends with the next one. Raises LogUnavailable then."""
         try:
             await self._left_open.ready()
-            await self._open(built, group)
+            await self._open(partitions, group)
             while self._left_open.is_in_doubt:  # it was opened through a broker that started again
                 await self._left_open.ready()
-                await self._open(built, group)
+                await self._open(partitions, group)
             self._left_open.begun()
         except LogUnavailable:
             self._interrupted = False
@@ -235,7 +244,7 @@ class Producer:
         async for part in parts:
             new = {partition: listed for partition, listed in part.items() if partition not in opened}
             if new:
-                await self._open(new, None)
+                await self._open(new.keys(), None)
                 opened |= new.keys()
             behind |= await self._write(part, transactional=True)
         return behind
@@ -255,13 +264,11 @@ class Producer:
                 "back under another id, and do again what was in it"
             ) from error
 
-    async def _open(self, built: Built, group: str | None) -> None:
+    async def _open(self, partitions: Collection[Partition], group: str | None) -> None:
         steps: list[Awaitable[Any]] = []
-        if built:
-            listed = {
-                topic: [number for number, _ in numbers]
-                for topic, numbers in self._topics.names.by_topic(built).items()
-            }
+        if partitions:
+            by_topic = self._topics.names.by_topic(dict.fromkeys(partitions))
+            listed = {topic: [number for number, _ in numbers] for topic, numbers in by_topic.items()}
             request = AddPartitionsToTxnRequest_v0(self._id, self._producer, self._epoch, list(listed.items()))
             steps.append(
                 self._transactional(

@@ -26,8 +26,9 @@ from state.log.kafka.facts import UNDER_LEASE, Seed
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
 from state.log.kafka.left_open import Written
-from state.log.kafka.producer import Built, Producer, ProducerFenced
+from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.kafka.spreading import Ticket
+from state.log.kafka.unbuilt import Built
 from state.log.protocol import NewRecord, Partition, Parts, Spread
 
 ANSWER_WITHIN_S = 60.0  # a broker with default settings is noticed as dead after 9 s, and its partitions are led anew

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from state.errors import Fenced, LogUnavailable, NotOpened, OutcomeUnknown, Refused
 from state.log import checks
 from state.log.group_store import OwnerRecord
-from state.log.kafka.building import Built, build_commit, by_present_settings
+from state.log.kafka.building import by_present_settings, unbuilt
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.codes import KafkaRefused, Then
 from state.log.kafka.connections import TooLate
@@ -21,6 +21,7 @@ from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.left_open import Written
 from state.log.kafka.members import refuse_members
 from state.log.kafka.producer import Producer, ProducerFenced
+from state.log.kafka.unbuilt import Unbuilt
 from state.log.protocol import MayWrite, Partition, TaskCommit
 
 
@@ -62,13 +63,13 @@ class Writers:
         positions = {partition: position for task in tasks for partition, position in task.positions.items()}
         await self._cluster.topics.require(positions)
 
-        async def transact(built: Built) -> dict[Partition, int]:
+        async def transact(records: Unbuilt) -> dict[Partition, int]:
             async with producer.turn:
                 try:
                     if producer.is_torn:
                         await _initialised(producer, transactional_id, topic)
                     self._refuse(transactional_id, tasks, topic)
-                    return await producer.transact(built, application, positions, _times_ms(tasks))
+                    return await producer.transact(records, application, positions, _times_ms(tasks))
                 except ProducerFenced:
                     self._give_up(key)
                     raise Fenced(checks.fenced(transactional_id)) from None
@@ -76,7 +77,7 @@ class Writers:
                     self._give_up(key)
                     raise
 
-        return await self._built(tasks, transact)
+        return await self._written(tasks, transact)
 
     async def commit_unfenced(
         self,
@@ -97,7 +98,8 @@ class Writers:
         positions = {partition: position for task in tasks for partition, position in task.positions.items()}
         await self._cluster.topics.require(positions)
 
-        async def produce(built: Built) -> dict[Partition, int]:
+        async def produce(records: Unbuilt) -> dict[Partition, int]:
+            built = records.make()
             async with opened.turn:
                 producer = self._unfenced.pop(key, None)
                 if producer is None:
@@ -117,13 +119,13 @@ class Writers:
                 )
             return behind
 
-        return await self._built(tasks, produce)
+        return await self._written(tasks, produce)
 
-    async def _built(
-        self, tasks: Sequence[TaskCommit], write: Callable[[Built], Awaitable[dict[Partition, int]]]
+    async def _written(
+        self, tasks: Sequence[TaskCommit], write: Callable[[Unbuilt], Awaitable[dict[Partition, int]]]
     ) -> dict[Partition, int]:
         topics = self._cluster.topics
-        return await by_present_settings(topics, lambda: build_commit(topics, tasks), write)
+        return await by_present_settings(topics, lambda: unbuilt(topics, tasks), write)
 
     def _give_up(self, key: tuple[str, str]) -> None:
         self._opened.pop(key, None)
