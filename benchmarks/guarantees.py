@@ -1,8 +1,9 @@
-"""Commits at least once against exactly once, on one broker in one run: `python -m benchmarks.guarantees`.
+"""Commits at least once, exactly once, and their requests alone, on one broker in one run: `python -m benchmarks.guarantees`.
 
-One rule: the two take turns, a block of commits each, so that what else the machine does falls upon both. It prints the
+One rule: they take turns, a block of commits each, so that what else the machine does falls upon both. It prints the
 ratio, and how far the blocks of one guarantee lie apart. A commit is what a worker with so many tasks writes in an interval:
-for each task an output, a changelog and a position.
+for each task a changelog, a position and, but in one row, an output. Beside them the requests of a transaction alone, which is
+what no commit can be without (benchmarks/bare_commit.py).
 """
 
 from __future__ import annotations
@@ -14,114 +15,133 @@ import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 
+from benchmarks.bare_commit import BareCommits
 from benchmarks.section import write_section
 from state.log.group_store import OwnerRecord
 from state.log.kafka import broker
 from state.log.kafka.cluster import KafkaOptions
-from state.log.kafka.log import KafkaLog, open_kafka
+from state.log.kafka.log import open_kafka
 from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE, Guarantee, NewRecord, Partition, TaskCommit, TopicSpec
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 APP, WRITER = "bench", "w"
 GUARANTEES: tuple[Guarantee, ...] = (EXACTLY_ONCE, AT_LEAST_ONCE)
+BARE = "bare"
+PAUSE_S = 0.1  # as a worker commits
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a commit has: so many tasks, records of each, and whether these go to an output, too."""
+
+    tasks: int
+    records: int
+    has_outputs: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.tasks} x {self.records}{'' if self.has_outputs else ', changelogs alone'}"
+
+
+SHAPES = (Shape(1, 10), Shape(8, 16, has_outputs=False), Shape(8, 100), Shape(8, 1_000), Shape(64, 100))
 
 
 @dataclass
 class Block:
-    """One block of commits: their latencies, and the CPU time of this process."""
+    """One block of commits: their latencies, and the CPU time of this process within them."""
 
     ms: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
-    records: int = 0
-
-    @property
-    def rate(self) -> float:
-        return self.records / self.cpu_s
 
 
-def tasks_of(count: int, records: int, number: int) -> list[TaskCommit]:
-    rows = [NewRecord(b"key-%d" % (one % 50), b"x" * 80, 1_000) for one in range(records // count)]
-    return [
-        TaskCommit(
-            f"0_{task}",
-            1,
-            {Partition("out", task): rows, Partition("t-changelog", task): rows[:50]},
-            {Partition("in", task): number},
-        )
-        for task in range(count)
-    ]
+def tasks_of(shape: Shape, number: int) -> list[TaskCommit]:
+    rows = [NewRecord(b"key-%d" % (one % 50), b"x" * 80, 1_000) for one in range(shape.records)]
+
+    def records(task: int) -> dict[Partition, list[NewRecord]]:
+        kept = {Partition("t-changelog", task): rows[:50]}
+        return {Partition("out", task): rows, **kept} if shape.has_outputs else kept
+
+    return [TaskCommit(f"0_{task}", 1, records(task), {Partition("in", task): number}) for task in range(shape.tasks)]
 
 
-async def block(log: KafkaLog, guarantee: Guarantee, commits: int, tasks: list[TaskCommit], pause_s: float) -> Block:
+async def block(commit: Callable[[], Awaitable[object]], commits: int) -> Block:
+    """CPU time is that within a commit: between them the log looks at what others write."""
     found = Block()
-    cpu = time.process_time()
     for _ in range(commits):
-        began = time.perf_counter()
-        await log.commit(APP, WRITER, tasks, guarantee=guarantee)
+        cpu, began = time.process_time(), time.perf_counter()
+        await commit()
         found.ms.append((time.perf_counter() - began) * 1000)
-        found.records += sum(len(rows) for task in tasks for rows in task.records.values())
-        await asyncio.sleep(pause_s)
-    found.cpu_s = time.process_time() - cpu
+        found.cpu_s += time.process_time() - cpu
+        await asyncio.sleep(PAUSE_S)
     return found
 
 
-async def measure(port: int, count: int, records: int, rounds: int, commits: int) -> dict[Guarantee, list[Block]]:
-    options = KafkaOptions([("127.0.0.1", port)], prefix=f"b{count}x{records}-")
-    log = await open_kafka(options)
-    found: dict[Guarantee, list[Block]] = {guarantee: [] for guarantee in GUARANTEES}
+async def measure(port: int, shape: Shape, rounds: int, commits: int) -> dict[str, list[Block]]:
+    prefix = f"b{shape.tasks}x{shape.records}{'' if shape.has_outputs else 'c'}-"
+    log = await open_kafka(KafkaOptions([("127.0.0.1", port)], prefix=prefix))
+    bare = BareCommits(port, prefix, tasks_of(shape, 1))
+    found: dict[str, list[Block]] = {name: [] for name in (*GUARANTEES, BARE)}
     try:
         for name, kind in (("out", "plain"), ("t-changelog", "changelog"), ("in", "plain")):
-            await log.create_topic(TopicSpec(name, count, kind))
+            await log.create_topic(TopicSpec(name, shape.tasks, kind))
         lease = await log.acquire(APP, "c", "a:1", None)
         assert lease is not None
         await log.open_writer(APP, WRITER)
-        await log.record_owners(lease, [OwnerRecord(f"0_{one}", 1, "m", WRITER, 1) for one in range(count)])
+        await log.record_owners(lease, [OwnerRecord(f"0_{one}", 1, "m", WRITER, 1) for one in range(shape.tasks)])
+        await bare.open()
         for turn in range(rounds + 1):
-            for guarantee in GUARANTEES if turn % 2 else reversed(GUARANTEES):
-                made = await block(log, guarantee, commits, tasks_of(count, records, turn), 0.05)
+            tasks = tasks_of(shape, turn)
+            ways: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+                (guarantee, partial(log.commit, APP, WRITER, tasks, guarantee=guarantee)) for guarantee in GUARANTEES
+            ]
+            ways.append((BARE, bare.commit))
+            for name, commit in ways if turn % 2 else reversed(ways):
+                made = await block(commit, commits)
                 if turn:  # the first warms up
-                    found[guarantee].append(made)
+                    found[name].append(made)
     finally:
+        bare.close()
         await log.close()
     return found
 
 
-def row(count: int, records: int, found: dict[Guarantee, list[Block]]) -> str:
-    cells: list[str] = [f"{count} x {records // count}"]
-    medians: dict[Guarantee, list[float]] = {}
-    for guarantee in GUARANTEES:
-        blocks = found[guarantee]
+def row(shape: Shape, found: dict[str, list[Block]]) -> str:
+    cells: list[str] = [shape.name]
+    p50, cpu = {}, {}
+    for name, blocks in found.items():
         latencies = sorted(ms for one in blocks for ms in one.ms)
         p50s = [statistics.median(one.ms) for one in blocks]
         p99 = latencies[int(len(latencies) * 0.99)]
-        rates = [one.rate for one in blocks]
-        medians[guarantee] = [statistics.median(p50s), statistics.median(rates)]
-        cells.append(f"{statistics.median(p50s):.1f} ({min(p50s):.1f}-{max(p50s):.1f}) / {p99:.0f}")
-        cells.append(f"{statistics.median(rates) / 1000:.0f} k ({min(rates) / 1000:.0f}-{max(rates) / 1000:.0f})")
-    once, least = medians[EXACTLY_ONCE], medians[AT_LEAST_ONCE]
-    cells += [f"{least[0] / once[0]:.2f}", f"{least[1] / once[1]:.2f}"]
+        p50[name] = statistics.median(p50s)
+        cpu[name] = statistics.median(one.cpu_s * 1000 / len(one.ms) for one in blocks)
+        cells.append(f"{p50[name]:.1f} ({min(p50s):.1f}-{max(p50s):.1f}) / {p99:.0f}")
+        cells.append(f"{cpu[name]:.1f}")
+    cells += [f"{p50[EXACTLY_ONCE] / p50[other]:.2f}" for other in (AT_LEAST_ONCE, BARE)]
     return f"| {' | '.join(cells)} |"
 
 
 def text(rows: list[str], rounds: int, commits: int) -> str:
     return "\n".join(
         [
-            "## Commits on Kafka: at least once against exactly once",
+            "## Commits on Kafka: at least once, exactly once, and the requests alone",
             "",
             f"`python -m benchmarks.guarantees`, {date.today()}; {platform.machine()}, {platform.system()}, Python "
             f"{platform.python_version()}, one broker {broker.VERSION} on the same two cores. {rounds} blocks of {commits} "
-            "commits of each, in turns, 50 ms apart. In brackets the lowest and the highest block: what lies within them is "
-            "noise. Records are those of outputs and changelogs; CPU time is the client's alone, for building, sealing and "
-            "sending: no processing, no store. Load average of the machine at the end: "
+            f"commits of each, in turns, {PAUSE_S * 1000:.0f} ms apart. A row's records go to an output of each task, up to 50 of them to its "
+            "changelog, too. Milliseconds p50 / p99; in brackets the lowest and the highest p50 of a block: what lies within them is noise. CPU "
+            "is the client's alone, in milliseconds of a commit: no processing, no store. The requests alone are those of a transaction, with "
+            "records that were built before. Load average of the machine at the end: "
             f"{os.getloadavg()[1]:.1f} (other processes ran beside it).",
             "",
-            "| tasks x records | exactly once: ms p50 / p99 | records per CPU-s | at least once: ms p50 / p99 | records per "
-            "CPU-s | ratio of p50 | ratio of records per CPU-s |",
-            "|---|---|---|---|---|---|---|",
+            "| tasks x records | exactly once: ms | CPU | at least once: ms | CPU | the requests alone: ms | CPU | exactly once of at least "
+            "once | of the requests alone |",
+            "|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
         ]
@@ -132,19 +152,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Commits at least once against exactly once.")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--commits", type=int, default=60)
+    parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         made = broker.prepare(Path(folder) / "broker")
         made.launch()
         try:
             rows = []
-            for count, records in ((1, 10), (8, 800), (8, 8_000), (64, 6_400)):
-                found = asyncio.run(measure(made.port, count, records, args.rounds, args.commits))
-                rows.append(row(count, records, found))
+            for shape in SHAPES:
+                rows.append(row(shape, asyncio.run(measure(made.port, shape, args.rounds, args.commits))))
                 print(rows[-1], flush=True)
         finally:
             made.stop(kill=True)
-    write_section(DOCS, "guarantees", text(rows, args.rounds, args.commits))
+    if not args.dry:
+        write_section(DOCS, "guarantees", text(rows, args.rounds, args.commits))
 
 
 if __name__ == "__main__":
