@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from state.errors import LogUnavailable
 from state.log.kafka import broker
+from state.log.kafka.access import Access
+from state.log.kafka.connections import Connections
 from tests import brokers
 from tests.cli.console import Console
 
@@ -85,6 +88,24 @@ def test_a_broker_that_tells_an_address_that_leads_nowhere_from_here(console: Co
             )
             assert "(broker.invalid:9092: " in done.err and "advertised.listeners" in done.err, done
     finally:
+        made.stop(kill=True)
+
+
+@pytest.mark.kafka
+async def test_a_broker_that_stops_behind_its_first_answer(tmp_path: Path) -> None:
+    """What advertises the address is not to be blamed: it was spoken to there."""
+    brokers.shared()  # skips the test where none can be had
+    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION)
+    made.launch()
+    connections = Connections([("127.0.0.1", made.port)], Access(None))
+    try:
+        await connections.start()
+        made.stop(kill=True)
+        with pytest.raises(LogUnavailable, match="no Kafka broker answers") as caught:
+            await connections.reach()
+        assert "advertised" not in str(caught.value)
+    finally:
+        await connections.close()
         made.stop(kill=True)
 
 

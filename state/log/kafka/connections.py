@@ -109,7 +109,10 @@ class Connections:
                 failed.append(f"{host}:{port}: {_why(error)}")
         if refused is not None:
             raise refused
-        raise LogUnavailable(
+        raise self._no_answer(failed)
+
+    def _no_answer(self, failed: list[str]) -> LogUnavailable:
+        return LogUnavailable(
             f"no Kafka broker answers ({'; '.join(failed)}): start it, or check the address, and the protocol and "
             "credentials it asks for"
         )
@@ -127,6 +130,10 @@ class Connections:
         for error in missed:
             if isinstance(error, AccessRefused):
                 raise error
+        if all(
+            address in self._let_in for address in self._nodes.values()
+        ):  # those that were connected to a moment ago
+            raise self._no_answer(list(map(str, missed))) from missed[0]
         raise LogUnavailable(
             f"kafka://{self.where} answers, and names its brokers at addresses that cannot be reached from here "
             f"({'; '.join(map(str, missed))}): correct advertised.listeners of the brokers, or make these addresses lead to them"
