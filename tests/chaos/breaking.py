@@ -21,7 +21,7 @@ from tests.chaos.world import APP, World
 T = TypeVar("T")
 LEAST = 2  # machines that a scale-down leaves
 IN_SYNC_S = 60.0
-AWAY = ("no Kafka broker answers", "was not answered for")  # of a command that met a broker's restart
+AWAY = ("no Kafka broker answers", "was not answered for", "has no leader")  # of a command that met a broker's restart
 FALLS_BACK = (2, 3, 4)  # the others are not in the group at the moment; no coordinator; not done in time
 
 
