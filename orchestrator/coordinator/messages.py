@@ -120,17 +120,19 @@ class Attach(msgspec.Struct, tag="attach", frozen=True):
 
 
 class Found(msgspec.Struct, tag="found", frozen=True):
-    """A worker's answer to Lookup; `value` None: not there; `error` when it cannot say."""
+    """A worker's answer to Lookup; `value` None: not there; `error` when it cannot say; `epoch` of the task, 0 of a copy."""
 
     id: int
     value: bytes | None
     role: str
     restore_lag: int
     error: str = ""
+    epoch: int = 0
 
 
 class Scanned(msgspec.Struct, tag="scanned", frozen=True):
-    """A worker's answer to Scan: pairs in the order of their keys' bytes. `more`: there are others behind the last one."""
+    """A worker's answer to Scan: pairs in the order of their keys' bytes. `more`: there are others behind the last one; `epoch` as
+    in Found."""
 
     id: int
     pairs: list[tuple[bytes, bytes]]
@@ -138,6 +140,7 @@ class Scanned(msgspec.Struct, tag="scanned", frozen=True):
     role: str
     restore_lag: int
     error: str = ""
+    epoch: int = 0
 
 
 class Copied(msgspec.Struct, tag="copied", frozen=True):

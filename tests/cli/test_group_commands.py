@@ -98,6 +98,8 @@ def test_query(group: Console) -> None:
     found = group.here("query", "bank", "balances", "ann", "--json")
     assert found.json.keys() >= {"schema", "key", "value", "found", "task", "instance", "role", "restore_lag"}
     assert (found.code, found.json["value"], found.json["found"], found.json["role"]) == (0, 7, True, "active")
+    epochs = {task["id"]: task["epoch"] for task in group.here("status", "bank", "--json").json["tasks"]}
+    assert found.json["epoch"] == epochs[found.json["task"]] >= 1
     missing = group.here("query", "bank", "balances", "eve", "--json")
     assert (missing.code, missing.json["value"], missing.json["found"]) == (5, None, False)
     plain = group.here("query", "bank", "balances", "eve")

@@ -146,7 +146,7 @@ def test_a_task_whose_state_is_not_measured_yet_does_not_say_that_a_key_is_absen
     """Right after a task was opened nobody knows how much of its changelog is missing."""
     opened: Any = SimpleNamespace(store=MemoryStore(stamp={}))
     run: Any = SimpleNamespace(
-        stores={"t": opened}, process=None, halt=None, ends={}, catching_up=False, position=lambda: 0
+        stores={"t": opened}, process=None, halt=None, ends={}, catching_up=False, position=lambda: 0, epoch=0
     )
     worker: Any = SimpleNamespace(runs={TASK: run}, spec=SimpleNamespace(instance=SimpleNamespace(instance="i1")))
     lookup = messages.Lookup(1, "0_0", "t", b"ann")
@@ -166,9 +166,8 @@ def test_a_halted_task_has_all_that_it_committed(role: Role, *, catching_up: boo
     store, ends = MemoryStore(stamp={}), {Partition("t-changelog", 0): 2}
     store.write({b"ann": b"5"}, 1)
     opened = {"t": SimpleNamespace(store=store)}
-    run: Any = SimpleNamespace(
-        stores=opened, process=None, halt=object(), role=role, ends=ends, catching_up=catching_up, position=lambda: 1
-    )
+    run: Any = SimpleNamespace(stores=opened, process=None, halt=object(), role=role, ends=ends)
+    run.catching_up, run.position, run.epoch = catching_up, lambda: 1, 3
     worker: Any = SimpleNamespace(runs={TASK: run}, spec=SimpleNamespace(instance=SimpleNamespace(instance="i1")))
     found = look_up(worker, messages.Lookup(1, "0_0", "t", b"ann"), ends)
     assert (found.value, found.role, found.restore_lag) == (b"5", *answer)
@@ -178,6 +177,7 @@ async def test_what_the_log_has_is_in_the_answer_or_in_its_lag() -> None:
     """The owner commits a position before its store has what belongs to it; a copy learns later still that there is more."""
     store, changelog = MemoryStore(stamp={}), Partition("t-changelog", 0)
     run: Any = SimpleNamespace(stores={"t": SimpleNamespace(store=store)}, process=object(), ends={}, catching_up=False)
+    run.epoch = 4
     log = MemoryLog()
     await log.create_topic(TopicSpec("t-changelog", 1, "changelog"))
     instance = SimpleNamespace(instance=SimpleNamespace(instance="i1"))
@@ -192,8 +192,11 @@ async def test_what_the_log_has_is_in_the_answer_or_in_its_lag() -> None:
     asking = asyncio.create_task(answered(worker, commits, lookup))
     await asyncio.sleep(0)
     committed.set()
-    assert (await asking) == messages.Found(1, b"5", "active", 0)
+    assert (await asking) == messages.Found(1, b"5", "active", 0, epoch=4)
+    page = await answered(worker, commits, messages.Scan(2, "0_0", "t", b"", None, 10))
+    assert page == messages.Scanned(2, [(b"ann", b"5")], False, "active", 0, epoch=4)
 
+    run.epoch = 0  # a copy has none
     run.process, run.halt, run.ends, run.position = None, None, {changelog: 1}, lambda: store.offset
     await log.append({changelog: [NewRecord(b"ann", b"5", 1), NewRecord(b"ann", b"6", 2)]})
     more = (await log.ends([changelog]))[changelog] - store.offset
@@ -204,6 +207,7 @@ def test_an_entry_that_is_too_large_to_be_sent_costs_its_question_and_not_the_wo
     """The message could not be encoded, which ended the worker, and with it the fleet."""
     store = MemoryStore(stamp={})
     run: Any = SimpleNamespace(stores={"t": SimpleNamespace(store=store)}, process=object(), ends={}, catching_up=False)
+    run.epoch = 1
     worker: Any = SimpleNamespace(runs={TASK: run}, spec=SimpleNamespace(instance=SimpleNamespace(instance="i1")))
     store.write({b"a": b"1", b"b": bytes(ENTRY_BYTES_MAX), b"c": bytes(ENTRY_BYTES_MAX + 1), b"d": b"4"}, 1)
     sent = [look_up(worker, messages.Lookup(1, "0_0", "t", key), {}) for key in (b"a", b"b", b"c")]

@@ -133,6 +133,7 @@ async def query(
         "task": answer["task"],
         "instance": answer["instance"],
         "role": answer["role"],
+        "epoch": answer.get("epoch"),  # an instance of an older version does not say
         "restore_lag": answer["restore_lag"],
         "waiting": waiting,
     }

@@ -145,7 +145,13 @@ async def copy_stores(stores: InstanceStores, request: CopyRequest) -> dict[str,
 
 
 def _whence(stores: InstanceStores, request: StoreRequest | ScanRequest, best: Answered) -> dict[str, Any]:
-    return {"task": request.task, "instance": stores.instance, "role": best.role, "restore_lag": best.restore_lag}
+    return {
+        "task": request.task,
+        "instance": stores.instance,
+        "role": best.role,
+        "epoch": best.epoch,
+        "restore_lag": best.restore_lag,
+    }
 
 
 async def _best(stores: InstanceStores, request: StoreRequest | ScanRequest) -> Answered:

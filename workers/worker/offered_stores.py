@@ -129,11 +129,11 @@ def look_up(worker: StoresPort, lookup: messages.Lookup, ends: Ends) -> messages
     found = _store(worker, lookup, ends)
     if isinstance(found, str):
         return messages.Found(lookup.id, None, "", 0, found)
-    store, role, lag = found
+    store, role, lag, epoch = found
     value = store.get(lookup.key)
     if value is not None and len(value) > ENTRY_BYTES_MAX:
         return messages.Found(lookup.id, None, "", 0, _too_large(lookup, len(value)))
-    return messages.Found(lookup.id, value, role, lag)
+    return messages.Found(lookup.id, value, role, lag, epoch=epoch)
 
 
 def scan(worker: StoresPort, wanted: messages.Scan, ends: Ends) -> messages.Scanned:
@@ -141,19 +141,19 @@ def scan(worker: StoresPort, wanted: messages.Scan, ends: Ends) -> messages.Scan
     found = _store(worker, wanted, ends)
     if isinstance(found, str):
         return messages.Scanned(wanted.id, [], False, "", 0, found)
-    store, role, lag = found
+    store, role, lag, epoch = found
     pairs: list[tuple[bytes, bytes]] = []
     size = 0
     for key, value in store.range(wanted.start, wanted.stop):
         if len(pairs) >= min(wanted.limit, PAGE_PAIRS) or size >= PAGE_BYTES:
-            return messages.Scanned(wanted.id, pairs, True, role, lag)
+            return messages.Scanned(wanted.id, pairs, True, role, lag, epoch=epoch)
         if (entry := len(key) + len(value)) > ENTRY_BYTES_MAX:
             if pairs:
-                return messages.Scanned(wanted.id, pairs, True, role, lag)
+                return messages.Scanned(wanted.id, pairs, True, role, lag, epoch=epoch)
             return messages.Scanned(wanted.id, [], False, "", 0, _too_large(wanted, entry))
         pairs.append((key, value))
         size += entry
-    return messages.Scanned(wanted.id, pairs, False, role, lag)
+    return messages.Scanned(wanted.id, pairs, False, role, lag, epoch=epoch)
 
 
 def _too_large(wanted: messages.Lookup | messages.Scan, size: int) -> str:
@@ -185,8 +185,11 @@ async def copied(worker: StoresPort, wanted: messages.CopyStores) -> messages.Co
     return messages.Copied(wanted.id, stores, problems)
 
 
-def _store(worker: StoresPort, wanted: messages.Lookup | messages.Scan, ends: Ends) -> tuple[Store, str, int] | str:
-    """The store, the role in which it is held, and how far it is behind these ends; a sentence where nothing can be read."""
+def _store(
+    worker: StoresPort, wanted: messages.Lookup | messages.Scan, ends: Ends
+) -> tuple[Store, str, int, int] | str:
+    """The store, the role in which it is held, how far it is behind these ends, and the epoch in which its task is held: 0 of a copy,
+    which no grant has made. A sentence where nothing can be read."""
     run = worker.runs.get(TaskId.parse(wanted.task))
     opened = run.stores.get(wanted.table) if run is not None else None
     if run is not None and opened is None and run.process is not None:  # an older version runs it, or a later one
@@ -197,11 +200,11 @@ def _store(worker: StoresPort, wanted: messages.Lookup | messages.Scan, ends: En
     if run is None or opened is None:
         return f"{wanted.task} is not open on {worker.spec.instance.instance}; try again"
     if _is_whole(run):
-        return opened.store, "active", 0
+        return opened.store, "active", 0, run.epoch
     if not run.ends:  # how much is missing is not known yet: a key that is not there may be on its way
         return f"{wanted.task} has just been opened; try again"
     lag = max(0, sum((ends or run.ends).values()) - run.position())
-    return opened.store, "active" if run.catching_up else "standby", lag
+    return opened.store, "active" if run.catching_up else "standby", lag, run.epoch
 
 
 def _is_whole(run: TaskRun) -> bool:
