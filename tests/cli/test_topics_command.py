@@ -1,4 +1,4 @@
-"""`orchestrator topics list|describe|create` on both logs."""
+"""`orchestrator topics list|describe|create|reset` on both logs."""
 
 from __future__ import annotations
 
@@ -63,6 +63,19 @@ def test_positions_are_shown_and_wrong_names_are_refused(console: Console) -> No
     done = console.here("topics", "describe", "bank", "nothing")
     assert done.code == 2 and "it has alerts, bank-balances-changelog, payments" in done.err
     console.close()
+
+
+def test_an_app_is_reset_among_its_topics_too(console: Console) -> None:
+    """Those who create an app's topics there look for it there: it was no verb of `topics`."""
+    console.pay(("a", 1))
+    fleet = console.run(instances=1)
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    plan = console.here("topics", "reset", "bank", "--plan")
+    assert plan.code == 0 and plan.out == console.here("reset", "bank", "--plan").out
+    assert "bank-balances-changelog" in plan.out
+    assert console.here("topics", "reset", "bank").code == 0
+    assert "bank-balances-changelog" not in console.here("topics", "list", "bank").out
 
 
 def test_a_topic_that_is_accepted_twice(console: Console) -> None:

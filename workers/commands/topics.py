@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "create": ("workers.commands.topic_list:create", "create those of an app that are missing"),
     "grow": ("workers.commands.topics:grow", "give a topic more partitions"),
     "set": ("workers.commands.topic_retention:run", "change how long a topic is kept"),
+    "reset": ("workers.commands.reset:run", "let an app begin anew, as `orchestrator reset` does"),
     "accept": ("workers.commands.topics:accept", "go on with a topic that was deleted and created again"),
     "acls": ("workers.commands.topic_rights:run", "the rights that an app needs on a Kafka with ACLs"),
 }
