@@ -171,7 +171,7 @@ async def test_what_fits_by_a_limit_that_was_changed_is_written(place: Place, ho
 
 
 async def test_a_commit_that_does_not_fit_leaves_no_transaction(place: Place) -> None:
-    """It is built while the broker is told where it goes, so a transaction was begun; an open one would keep what others write in
+    """It is built while its transaction is opened; an open one would keep what others write in
     those partitions from being read."""
     log = await with_small(place)
     await owned(log)

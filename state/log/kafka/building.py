@@ -1,7 +1,7 @@
 """Records as batches that their topics take: what a broker would refuse is refused here, before any record is sent.
 
 One rule: a record that is too large, or that a changelog cannot hold, is named by the error, and nothing of its call is in the log.
-A commit is built while the broker is told where it will write (`Unbuilt`), any other write before it begins.
+A commit is built while its transaction is opened (`Unbuilt`), any other write before it begins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records of a transaction that are built while the broker is told where it will write.
+"""Records of a transaction that are built while the broker opens it.
 
 One rule: the first requests are on their way before anything is built; what is built needs no answer of them.
 Place: `building.py` plans it from what topics take, `producer.py` begins, writes and ends.
