@@ -26,8 +26,9 @@ _ANY_NUMBER = 1 << 30
 async def by_present_settings(
     topics: Topics, make: Callable[[], Awaitable[M]], write: Callable[[M], Awaitable[T]]
 ) -> T:
-    """Writes what `make` builds, or what is built while it is written. What does not fit is built once more by the settings that its topic has now: they may have been
-    changed since this process has asked for them, in either direction. Raises UnfitRecord by those alone."""
+    """Writes what `make` builds, or what is built while it is written. What does not fit is built once more by the settings that its
+    topic has now: they may have been changed since this process has asked for them, in either direction. Raises UnfitRecord by those
+    alone."""
     try:
         return await write(await make())
     except UnfitRecord as error:
