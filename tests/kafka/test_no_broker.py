@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiokafka.protocol.admin import ApiVersionResponse_v0
 
 from state.errors import LogUnavailable
 from state.log.kafka import broker
+from state.log.kafka import connections as connections_module
 from state.log.kafka.access import Access
 from state.log.kafka.connections import Connections
+from state.log.kafka.requests import MetadataRequest_v12, MetadataResponse_v12
 from tests import brokers
 from tests.cli.console import Console
 
@@ -89,6 +95,45 @@ def test_a_broker_that_tells_an_address_that_leads_nowhere_from_here(console: Co
             assert "(broker.invalid:9092: " in done.err and "advertised.listeners" in done.err, done
     finally:
         made.stop(kill=True)
+
+
+@pytest.mark.parametrize("empty", [2, 1_000_000], ids=["for a moment", "for good"])
+async def test_a_broker_that_knows_of_none_yet(monkeypatch: pytest.MonkeyPatch, empty: int) -> None:
+    """As one of 3.9 does in its first moments, which ended a command with a ValueError."""
+    asked = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                kind, _, number = struct.unpack_from(">hhi", await reader.readexactly(size))
+                if kind == MetadataRequest_v12.API_KEY:
+                    asked += 1
+                    brokers = [] if asked <= empty else [(1, "127.0.0.1", port, None, {})]
+                    body = b"\0" + MetadataResponse_v12(0, brokers, "cluster", 1, [], {}).encode()
+                else:
+                    body = ApiVersionResponse_v0(0, [(MetadataRequest_v12.API_KEY, 0, 12), (18, 0, 0)]).encode()
+                writer.write(struct.pack(">ii", 4 + len(body), number) + body)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    monkeypatch.setattr(connections_module, "_STARTING_S", 60.0 if empty < 10 else 0.3)
+    connections = Connections([("127.0.0.1", port)], Access(None))
+    try:
+        if empty < 10:
+            await connections.start()
+            await connections.reach()
+            assert connections.nodes() == [1]
+        else:
+            with pytest.raises(
+                LogUnavailable, match=r"no Kafka broker answers \(127.0.0.1:\d+: it answers, and knows of no broker"
+            ):
+                await connections.start()
+    finally:
+        await connections.close()
+        server.close()
 
 
 @pytest.mark.kafka

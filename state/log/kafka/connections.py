@@ -31,6 +31,7 @@ GROUP, TRANSACTION = 0, 1  # kinds of coordinators, as FindCoordinator numbers t
 ANSWER_WITHIN_S = 30.0  # how long a request is tried again: longer than a broker's restart
 _OTHERS_AT_ONCE = 4
 _SHUNNED_S = 1.0  # how long another broker is asked rather than one that was away
+_STARTING_S = 10.0  # how long a broker that answers may know of none
 _PAUSE_S, _PAUSE_MAX_S, _PAUSE_UNREACHABLE_S = 0.001, 0.020, 0.100
 
 
@@ -157,8 +158,13 @@ class Connections:
         """Learn of the brokers from the one at this address. Raises AccessRefused, what says that it is away, and _Ended
         where that is not clear yet: a broker that stops ends connections, too."""
         connection = await self._connect(host, port)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _STARTING_S
         try:
             self.learn(await connection.send(_Exact(metadata([]))))
+            while not self._nodes and loop.time() < deadline:  # one that has just started knows of none
+                await asyncio.sleep(_PAUSE_UNREACHABLE_S)
+                self.learn(await connection.send(_Exact(metadata([]))))
         except (OSError, KafkaError, TimeoutError) as error:
             why = await self._access.refusal(error, host, port, spoke=True)
             if why is None:
@@ -167,6 +173,8 @@ class Connections:
         finally:
             connection.close()
         self._let_in.add((host, port))
+        if not self._nodes:
+            raise ConnectionError("it answers, and knows of no broker of its cluster")
 
     def learn(self, answer: Any) -> None:
         """Take brokers and the cluster's id from a metadata answer."""
