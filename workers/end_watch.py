@@ -28,6 +28,12 @@ def stopping_signals() -> list[signal.Signals]:
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
+def wake_no_more() -> None:
+    """The loop is about to be closed, and nothing that a signal could stop is left: one that comes meanwhile would be written to what
+    is closed already, and the interpreter would show that."""
+    signal.set_wakeup_fd(-1)
+
+
 def failure_of(tasks: Iterable[asyncio.Task[None]]) -> BaseException | None:
     """The first error with which one of these tasks has ended."""
     errors = (task.exception() for task in tasks if task.done() and not task.cancelled())

@@ -35,7 +35,7 @@ from workers.commands import run as run_command
 from workers.commands.cluster import IN_DRIVER, RETRIES, Cluster
 from workers.connection.credentials import instance_credentials
 from workers.connection.listening import LOOPBACK, place_of
-from workers.end_watch import stopping_signals
+from workers.end_watch import stopping_signals, wake_no_more
 from workers.spec import HOST_GOES, InstanceSpec
 
 if TYPE_CHECKING:
@@ -334,6 +334,7 @@ async def _on_spark(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
         if host_ is not None:
             await host_.close()
         await asyncio.to_thread(stop, session)
+        wake_no_more()
     print("stopped before an instance was started", file=sys.stderr, flush=True)
     return 128 + received[0]
 

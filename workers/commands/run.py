@@ -38,7 +38,7 @@ from workers.commands.settings import kept_of
 from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_unfit
 from workers.connection.listening import place_of
-from workers.end_watch import stopping_signals
+from workers.end_watch import stopping_signals, wake_no_more
 from workers.first_start import refuse_cut_off, refuse_first_start
 from workers.fleet.client import Client, elsewhere
 from workers.fleet.fleet import Fleet
@@ -244,6 +244,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         return 128 + received[0] if received and received[0] == signal.SIGINT else code
     finally:
         await log.close()
+        wake_no_more()
 
 
 async def _prepared(log: PatientLog, app: App, spec: InstanceSpec) -> Prepared:
