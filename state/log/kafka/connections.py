@@ -131,9 +131,7 @@ class Connections:
         for error in missed:
             if isinstance(error, AccessRefused):
                 raise error
-        if all(
-            address in self._let_in for address in self._nodes.values()
-        ):  # those that were connected to a moment ago
+        if self._let_in.issuperset(self._nodes.values()):  # each was connected to a moment ago
             raise self._no_answer(list(map(str, missed))) from missed[0]
         raise LogUnavailable(
             f"kafka://{self.where} answers, and names its brokers at addresses that cannot be reached from here "
