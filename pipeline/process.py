@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipeline.calls.answering import Answering
 from pipeline.calls.at_once import AtOnce
 from pipeline.calls.batches import Batches
 from pipeline.calls.call import CALL, DONE, FAILED, RECORD, RUN, in_time, refuse_awaitable, unit_of, without_waiting
@@ -87,6 +88,7 @@ class TaskProcess:
         self._steps = [steps[name] for name in subtopology.processors]
         self._batch_steps = [step for step in self._steps if step.processor.batch]
         self._sources = sources_of(app, self._steps, self._tables)
+        self.answering = Answering(self._steps, self._sources, self._on_error, self._effects, self._unit)
         self._passing = passing_of(self, self._effects, self._on_error, position, self._tables, self._steps, partition)
         self.due_calls = None if self._passing is None else self._passing.due_calls
         self._is_limited = any(source.max_ahead_ms is not None for source in self._sources.values())
@@ -101,7 +103,7 @@ class TaskProcess:
         self.most_at_once = max((step.processor.concurrency for step in self._steps), default=1)
         self._at_once: AtOnce | None = None
         if self.most_at_once > 1:
-            topics = {topic: self.processors_of(topic) for topic in self._sources}
+            topics = {topic: self.answering.processors_of(topic) for topic in self._sources}
             keys = {name: routed(app, subtopology, app.tables[name]) for name in self._tables}
             self._at_once = AtOnce(
                 self, self._effects, self._on_error.tries, self._unit, topics, self._steps, keys, made, rests=rests
@@ -116,11 +118,6 @@ class TaskProcess:
     def stream_time_ms(self) -> int:
         """Of the completed records."""
         return self._effects.stream_time_ms
-
-    def processors_of(self, topic: str) -> list[str]:
-        """The names of the processors that read a topic."""
-        source = self._sources[topic]
-        return [step.name for step in (*source.steps, *source.batch_steps)]
 
     def counts_are(self, partitions: Mapping[str, int]) -> None:
         """Topics have grown: what is sent from now on goes by these counts."""
@@ -233,7 +230,7 @@ class TaskProcess:
         failure: ProcessorFailed | CallAgain | None = None
         try:
             try:
-                if self._at_once is not None:
+                if self._at_once is not None and not self.answering.loses_a_call_of(records):
                     await self._at_once.run(records, goes_on, more, lambda topic, raw: self._one(topic, raw, waiting))
                 else:
                     for topic, raw in records:
@@ -287,18 +284,6 @@ class TaskProcess:
         if failure is not None:
             raise failure
 
-    def skip(self, topic: str, raw: RawRecord) -> None:
-        """Complete a record without calling anything."""
-        self._effects.skipped_one(topic)
-        self._effects.completed(topic, raw)
-
-    def refuse(self, topic: str, raw: RawRecord, error: Exception, completed: RawRecord | None = None) -> None:
-        """Complete a record (as if it were `completed`) without calling anything, as if each of its processors had raised
-        `error`. Raises ProcessorFailed where one of them stops."""
-        steps = self._sources[topic].answering
-        self._on_error.leave_all(steps, topic, raw, error, whole=self._unit == CALL)
-        self._effects.completed(topic, completed or raw)
-
     def collect(self, *, in_parts: bool = False) -> Changes:
         """All that completed records did since the last take; it stays visible until `mark_applied`. `in_parts`: see Effects."""
         return self._effects.collect(in_parts=in_parts)
@@ -331,7 +316,7 @@ class TaskProcess:
             return
         too_far = self._sources[topic].too_far(raw, self._stream_time_ms) if self._is_limited else None
         if too_far is not None:
-            self.refuse(topic, raw, too_far, too_far.moving_no_time(raw))
+            self.answering.refuse(topic, raw, too_far, too_far.moving_no_time(raw))
             return
         if self._unit == RECORD:
             effects.begin()
@@ -342,6 +327,8 @@ class TaskProcess:
                 for table in source.tables:
                     table.take(raw, self._stream_time_ms)
                 for step in source.steps:
+                    if self.answering.lost is not None and self.answering.is_lost(step, topic, raw):
+                        continue
                     if self._passing is not None:
                         await self._passing.call(step, item)
                     else:
@@ -354,8 +341,11 @@ class TaskProcess:
             effects.end()
         for step, arrived in waiting:
             if step in source.batch_steps:
-                is_late = self._passing is not None and item is not None and self._passing.is_late(step, item)
-                arrived.append((topic, raw, None if is_late else item))
+                is_left = item is not None and (
+                    self.answering.is_lost(step, topic, raw)
+                    or (self._passing is not None and self._passing.is_late(step, item))
+                )
+                arrived.append((topic, raw, None if is_left else item))
         if self._unit != RUN and not source.batch_steps:
             effects.completed(topic, raw)
 

@@ -161,6 +161,18 @@ class Step:
         self._stream_ms = stream_ms
         return self
 
+    def may_write(self, topic: str, table: str | None) -> bool:
+        """Whether a call, or what is left of a record, may go to the topic, or where there is a `table` to its changelog."""
+        if table is not None:
+            return any(view.spec.name == table for view in self.tables)
+        letters = {choice.topic for choice in self.policy.choices() if isinstance(choice, Topic)}
+        return topic in letters or any(sink.topic == topic for sink in self.sinks)
+
+    def leaves_to(self, error: BaseException) -> str | None:
+        """The topic of the dead letter of a record that is left for this error."""
+        chosen = self.policy.of(error)
+        return chosen.topic if isinstance(chosen, Topic) else None
+
     def looked_at(self, timestamp_ms: int) -> None:
         """Within a batch: whose time what is sent from now on carries."""
         for sink in self.sinks:
@@ -318,6 +330,12 @@ class TimedStep(Step):
         if processor.join is not None or processor.joins_tables:
             self.function = _with_a_pair(processor.function)
         self.observed = [table for table in self.tables if isinstance(table, ObservedTable)]
+
+    def may_write(self, topic: str, table: str | None) -> bool:
+        """A record that is late, and one that waits for its partner, go somewhere, too."""
+        if table is not None and self.join_view is not None and self.join_view.spec.name == table:
+            return True
+        return topic in self.late_topics.values() or super().may_write(topic, table)
 
     def belongs_to(self, key: Any) -> None:
         """Whose key the next call has: sliding windows go by the records of a key."""

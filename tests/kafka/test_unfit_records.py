@@ -339,3 +339,72 @@ async def test_an_output_without_a_key_to_a_compacted_topic(console: Console, pl
     console.until("all others", lambda: keys(console, "out").total() >= good.total())
     assert keys(console, "out") == good, console.said("run")
     assert "which keeps the last record of each key" in console.said("run")
+
+
+BESIDE = """
+from orchestrator import App, Record, Sink, Table, Tumbling
+
+app = App("bank", partitions=2)
+plain = app.topic("plain", key=str, value=int)
+out = app.topic("out", key=str, value=bytes)
+beside = app.topic("beside", key=str, value=int)
+dead = app.topic("dead", key=bytes, value=bytes)
+kept = app.table("kept", key=str, value=bytes)
+seen = app.table("seen", key=str, value=int, default=int)
+sums = app.table("sums", key=int, value=int, default=int)
+by_rest = plain.rekey("by-rest", key=int, by=lambda record: record.value % 7)
+
+
+@app.processor(plain, kept, out, on_error={policy})
+def one(record: Record[str, int], kept: Table[str, bytes], out: Sink[str, bytes]) -> None:
+    if record.value % 2:
+        kept[record.key] = bytes(record.value)
+    out.send(record.key, bytes(10 if record.value % 2 else record.value))
+
+
+@app.processor(plain, seen, beside{batch})
+def other(given: Record[str, int], seen: Table[str, int], beside: Sink[str, int]) -> None:
+    for record in given if {is_batch} else [given]:
+        seen[record.key] += 1
+        beside.send(record.key, record.value)
+
+
+@app.processor(by_rest, sums)
+def add(record: Record[int, int], sums: Table[int, int]) -> None:
+    sums[record.key] += 1
+"""
+
+
+@pytest.mark.parametrize("batch", ["", ", batch=True"], ids=["records", "batches"])
+def test_the_others_that_read_it_are_called_with_it(console: Console, batch: str) -> None:
+    """A re-key and a processor beside the one that writes it have no policy at all."""
+    console.write("bank.py", BESIDE.format(policy="dead", batch=batch, is_batch=bool(batch)))
+    produce(console, "plain")
+    fleet = console.start("run", "bank:app", "--instances", "2", name="run")
+    every = Counter(f"plain {n}" for n in range(60))
+    good = Counter(f"plain {n}" for n in range(60) if n not in SIZES)
+
+    def have_come() -> bool:
+        sums = [json.loads(line)["value"] for line in console("table", "dump", "bank", "sums").out.splitlines()]
+        return fleet.poll() is not None or (sum(sums) >= 60 and keys(console, "dead").total() >= 3)
+
+    console.until("all of it", have_come)
+    assert fleet.poll() is None, console.said("run")
+    assert keys(console, "out") == good, console.said("run")
+    assert keys(console, "beside") == every
+    letters = [json.loads(line) for line in console("consume", "bank", "dead").out.splitlines()]
+    assert Counter(one["headers"]["error-processor"] for one in letters) == {"one": 3}
+    dumped = [json.loads(line) for line in console("table", "dump", "bank", "seen").out.splitlines()]
+    assert {row["key"]: row["value"] for row in dumped} == dict(every)
+    sums = [json.loads(line) for line in console("table", "dump", "bank", "sums").out.splitlines()]
+    rests = Counter(SIZES.get(n, 10) % 7 for n in range(60))
+    assert {row["key"]: row["value"] for row in sums} == dict(rests)
+
+
+def test_only_the_one_that_writes_it_stops(console: Console) -> None:
+    console.write("bank.py", BESIDE.format(policy='"stop"', batch="", is_batch=False))
+    produce(console, "plain")
+    fleet = console.start("run", "bank:app", name="run")
+    assert fleet.wait(60) == 1
+    text = console.said("run")
+    assert "error: one at plain-" in text and "writes what the log does not take (a record of 60" in text, text

@@ -14,7 +14,7 @@ from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.tables.dict_store import DictStore
 from tests.state.permissions import as_any_user
-from workers.calls.blame import Blame, CallNote, Caution, note_path, remove_notes
+from workers.calls.blame import Blame, CallNote, Caution, Refusal, note_path, remove_notes
 
 LASTED = Blame("0_1", "payments", 1, 7, ("settle",), "lasted longer than --max-call of 5 s")
 
@@ -139,7 +139,7 @@ def test_a_dead_letter_of_what_came_due_that_is_not_taken_either_is_cut_once(tmp
     caution.watch_due_calls("0_0", process)
     assert process.due_calls is not None
     process.run(BEATS)
-    assert caution.unfit("0_0", process, process.collect(), "a record of 9 bytes is too large"), (
+    assert caution.unfit("0_0", process, process.collect(), Refusal("a record of 9 bytes is too large", "none")), (
         "it is looked for first"
     )
     letters = []
@@ -152,7 +152,7 @@ def test_a_dead_letter_of_what_came_due_that_is_not_taken_either_is_cut_once(tmp
         process.run(BEATS[2:], lambda: 1.0, 0.0)
         changes = process.collect()
         letters += changes.outputs.get(("dead", 0), [])
-        assert caution.unfit("0_0", process, changes, "a record of 9 bytes is too large")
+        assert caution.unfit("0_0", process, changes, Refusal("a record of 9 bytes is too large", "none"))
     whole, cut = letters
     assert "error-cut" not in dict(whole.headers) and cut.value is None and "error-cut" in dict(cut.headers)
     process = task_with_timers(str, str)

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -51,11 +51,12 @@ class Blame(msgspec.Struct, frozen=True):
     due: DueCallId | None = None
     letter: Letter = Letter.WHOLE
 
-    def refuse(self, app: App, process: TaskProcess, record: RawRecord) -> None:
-        """Leaves the record to its policies without a call. Raises ProcessorFailed."""
+    def refuse(self, app: App, process: TaskProcess, record: RawRecord) -> bool:
+        """Leaves the record to the policies of these processors without calling them; whether it is completed by that. Raises
+        ProcessorFailed."""
         if self.stops(app):
             raise self.error()
-        process.refuse(self.topic, record, self.lost())
+        return process.answering.lose(self.topic, record, self.processors, self.lost())
 
     def lost(self) -> CallLost:
         """What its policy is asked about."""
@@ -69,6 +70,13 @@ class Blame(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             self, letter=Letter.NONE, reason=f"{self.reason}, nor is its dead letter taken{again}"
         )
+
+    def with_others(self, writers: Sequence[str], all_of_it: Sequence[str]) -> Blame | None:
+        """Without its call the record writes what is not taken all the same: further processors may have, or, where none of the
+        writers is another one, any may. None where all are known."""
+        further = [name for name in writers if name not in self.processors] or all_of_it
+        names = tuple(name for name in all_of_it if name in self.processors or name in further)
+        return None if set(names) == set(self.processors) else msgspec.structs.replace(self, processors=names)
 
     def stops(self, app: App) -> bool:
         """Whether a processor of it has no policy but to stop."""
@@ -93,6 +101,22 @@ class Blame(msgspec.Struct, frozen=True):
         """The record, or what came due, for a person."""
         place = shown_place(self.topic, self.partition, self.offset)
         return place if self.due is None else f"{place} at {self.due.at_ms} ms (key {self.due.key!r})"
+
+
+class Refusal(NamedTuple):
+    """What the log does not take: why, of which topic, and of which table where that is its changelog."""
+
+    why: str
+    topic: str
+    table: str | None = None
+
+    @property
+    def reason(self) -> str:
+        return f"writes what the log does not take ({self.why})"
+
+    def is_letter_of(self, blame: Blame, process: TaskProcess) -> bool:
+        """Whether it may be the dead letter of what was blamed before."""
+        return self.table is None and process.answering.sends_letters_to(blame.processors, self.topic, blame.lost())
 
 
 def due_blame(task: str, partition: int, call: DueCallId, reason: str = "") -> Blame:
@@ -212,36 +236,46 @@ class Caution:
         """Whether that is so of any task."""
         return bool(self._searched) and any(map(self.commits_first, runs()))
 
-    def unfit(self, scope: str, process: TaskProcess, changes: Changes, why: str) -> bool:
+    def unfit(self, scope: str, process: TaskProcess, changes: Changes, what: Refusal) -> bool:
         """The log does not take a commit of the task, because of something in it: with several records in it, or calls of what
-        came due, they are made again, one record or due thing a commit; one alone is left to its policy; its dead letter is cut where
-        that is not taken either, and where that does not help, its processor stops. False where nothing is known to be left out."""
+        came due, they are made again, one record or due thing a commit; one alone is left to the policy of those of its processors
+        that may have written it; their dead letter is cut where that is not taken either, and where that does not help, they stop.
+        False where nothing is known to be left out."""
         if scope not in self._searched and (changes.records_in > 1 or process.due_calls is not None):
             self._searched[scope] = CAREFUL_RECORDS
             return True
         if changes.records_in == 0 and process.due_calls is not None:
-            return self._unfit_calls(scope, process.partition, process.due_calls.of_first_take(), why)
+            return self._unfit_calls(scope, process, process.due_calls.of_first_take(), what)
         if changes.records_in != 1:
             return False
         topic = next(name for name, count in changes.processed.items() if count)
         place = (topic, process.partition, changes.positions[topic] - 1)
-        if (known := self._blamed.get(place)) is not None:
-            self._blamed[place] = known.with_less(why)
-            return known.letter is not Letter.NONE
-        names = tuple(process.processors_of(topic))
-        self._blamed[place] = Blame(scope, *place, names, f"writes what the log does not take ({why})")
-        return True
-
-    def _unfit_calls(self, scope: str, partition: int, calls: Sequence[DueCallId], why: str) -> bool:
-        """The same of the calls of one due thing."""
-        known = {blame.due for blame in self._due_blamed}
-        found = [call for call in calls if call not in known]
-        if not found and any(blame.due in calls and blame.letter is not Letter.NONE for blame in self._due_blamed):
-            self._due_blamed = [blame.with_less(why) if blame.due in calls else blame for blame in self._due_blamed]
+        readers = process.answering.processors_of(topic)
+        names = process.answering.writers_of(readers, what.topic, what.table)
+        if (known := self._blamed.get(place)) is None:
+            self._blamed[place] = Blame(scope, *place, tuple(names), what.reason)
             return True
-        reason = f"writes what the log does not take ({why})"
-        self._due_blamed += [due_blame(scope, partition, call, reason) for call in found]
-        return bool(found)
+        if not what.is_letter_of(known, process) and (further := known.with_others(names, readers)) is not None:
+            self._blamed[place] = further
+            return True
+        self._blamed[place] = known.with_less(what.why)
+        return known.letter is not Letter.NONE
+
+    def _unfit_calls(self, scope: str, process: TaskProcess, calls: Sequence[DueCallId], what: Refusal) -> bool:
+        """The same of the calls of one due thing."""
+        known = [blame for blame in self._due_blamed if blame.due in calls]
+        due = {blame.due for blame in known}
+        found = [call for call in calls if call not in due]
+        if not found or any(what.is_letter_of(blame, process) for blame in known):
+            self._due_blamed = [
+                blame.with_less(what.why) if blame.due in calls else blame for blame in self._due_blamed
+            ]
+            return any(blame.letter is not Letter.NONE for blame in known)
+        names = process.answering.writers_of([call.processor for call in found], what.topic, what.table)
+        self._due_blamed += [
+            due_blame(scope, process.partition, call, what.reason) for call in found if call.processor in names
+        ]
+        return True
 
     def is_left_out(self, topic: str, partition: int, offset: int) -> bool:
         """Whether an operator wants this record to be left out; the answer is yes once."""

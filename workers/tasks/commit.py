@@ -17,6 +17,7 @@ from state.changelog import LEADER_EPOCH
 from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError, StoreDeleted, UnfitRecord
 from state.log.entries import Entries
 from state.log.protocol import EXACTLY_ONCE, Guarantee, Log, MayWrite, NewRecord, Partition, TaskCommit, always
+from workers.calls.blame import Refusal
 from workers.tasks.task import TaskRun
 
 log = logging.getLogger("orchestrator.commit")
@@ -137,8 +138,10 @@ def _together(found: Sequence[Outcome], lost: Sequence[TaskRun]) -> Outcome:
 
 def _goes_on(culprit: Taken, error: UnfitRecord) -> bool:
     """Whether its task may be read again: by then it is known which record is to be left to its policy, or looked for."""
-    run = culprit.run
-    if not run.worker.caution.unfit(run.scope, culprit.process, culprit.changes, error.what):
+    run, place = culprit.run, Partition(*error.partition)
+    table = next((name for name, opened in run.stores.items() if opened.partition == place), None)
+    what = Refusal(error.what, place.topic, table)
+    if not run.worker.caution.unfit(run.scope, culprit.process, culprit.changes, what):
         return False
     log.warning("%s; its records are read again, and the one that wrote it is left to on_error", error)
     return True

@@ -287,18 +287,15 @@ class RecordLoop:
         return turn
 
     def _is_refused(self, turn: Turn) -> bool:
-        """Whether a careful turn's record is left out, or left to its policy, without a call. Raises ProcessorFailed."""
+        """Whether a careful turn's record is left out, or left to its policies, without any call. Raises ProcessorFailed."""
         if not turn.is_careful:
             return False
         topic, record = turn.records[0]
         if self._caution.is_left_out(topic, turn.process.partition, record.offset):
-            turn.process.skip(topic, record)
+            turn.process.answering.skip(topic, record)
             return True
         found = self._caution.blamed(topic, turn.process.partition, record.offset)
-        if found is None:
-            return False
-        found.refuse(self._worker.prepared.app, turn.process, record)
-        return True
+        return found is not None and found.refuse(self._worker.prepared.app, turn.process, record)
 
     def _begin_calls(self, run: TaskRun) -> None:
         if self._caution.is_careful(run.scope):
