@@ -246,11 +246,14 @@ class TaskProcess:
                     raise
                 failure = error  # the records before it are completed by the batches that wait for them
             for step, arrived in waiting:
+                self.answering.calls_next(step)
                 await self._batches.run(step, arrived)
         except BaseException:
             if self._unit == RUN:
                 effects.undo()
             raise
+        finally:
+            self.answering.under_way = None
         if failure is not None:
             raise failure
         if self._unit == RUN:
@@ -318,6 +321,7 @@ class TaskProcess:
         if too_far is not None:
             self.answering.refuse(topic, raw, too_far, too_far.moving_no_time(raw))
             return
+        self.answering.under_way = None
         if self._unit == RECORD:
             effects.begin()
         try:
@@ -327,7 +331,7 @@ class TaskProcess:
                 for table in source.tables:
                     table.take(raw, self._stream_time_ms)
                 for step in source.steps:
-                    if self.answering.lost is not None and self.answering.is_lost(step, topic, raw):
+                    if not self.answering.calls(step, topic, raw):
                         continue
                     if self._passing is not None:
                         await self._passing.call(step, item)
@@ -342,7 +346,7 @@ class TaskProcess:
         for step, arrived in waiting:
             if step in source.batch_steps:
                 is_left = item is not None and (
-                    self.answering.is_lost(step, topic, raw)
+                    not self.answering.calls(step, topic, raw)
                     or (self._passing is not None and self._passing.is_late(step, item))
                 )
                 arrived.append((topic, raw, None if is_left else item))

@@ -6,7 +6,7 @@ made, theirs are. The call that is not made goes to `on_error` as one that has f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pipeline.calls.call import CALL
 from pipeline.calls.effects import Effects
@@ -33,6 +33,8 @@ class Answering:
         self._effects = effects
         self._unit = unit
         self.lost: tuple[str, int, Collection[str], Exception] | None = None  # calls of one record that are not made
+        self.under_way: str | None = None  # of several that read a record the one that is called
+        self.note: Callable[[str], None] | None = None  # is given its name before
 
     def processors_of(self, topic: str) -> list[str]:
         """The names of the processors that read a topic."""
@@ -73,9 +75,15 @@ class Answering:
         """Whether the first of these records is one of which some calls are not made."""
         return self.lost is not None and bool(records) and self.lost[:2] == (records[0][0], records[0][1].offset)
 
-    def is_lost(self, step: Step, topic: str, raw: RawRecord) -> bool:
-        """Whether this call is not to be made; then its policy has decided. Raises ProcessorFailed."""
-        if self.lost is None or self.lost[:2] != (topic, raw.offset) or step.name not in self.lost[2]:
+    def calls(self, step: Step, topic: str, raw: RawRecord) -> bool:
+        """A step is next, of several that read a record: whether it is called. If not, its policy has decided. Raises ProcessorFailed."""
+        if self.lost is not None and self.lost[:2] == (topic, raw.offset) and step.name in self.lost[2]:
+            self._on_error.leave(step, topic, raw, self.lost[3])
             return False
-        self._on_error.leave(step, topic, raw, self.lost[3])
+        self.calls_next(step)
         return True
+
+    def calls_next(self, step: Step) -> None:
+        self.under_way = step.name
+        if self.note is not None:
+            self.note(step.name)

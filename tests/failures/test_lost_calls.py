@@ -20,7 +20,6 @@ import sys
 import time
 
 from orchestrator import App, Record, Sink, Table
-from tests.often import often
 
 app = App("bank", partitions=2, on_error={policy})
 payments = app.topic("payments", key=str, value=int)
@@ -118,3 +117,53 @@ def test_a_crash_beside_a_thread_that_lasts_is_a_crash(console: Console) -> None
     console.until("all others", lambda: values(console, "receipts") == [n for n in range(40) if n != 17])
     assert "did not end within 1 s of its last work, and is ended" in console.said("run")
     assert fleet.poll() is None
+
+
+BESIDE = """
+
+seen = app.table("seen", key=str, value=int, default=int)
+by_rest = payments.rekey("by-rest", key=int, by=lambda payment: payment.value % 7)
+rests = app.table("rests", key=int, value=int, default=int)
+
+
+@app.processor(payments, seen)
+def count(payment: Record[str, int], seen: Table[str, int]) -> None:
+    seen[payment.key] += 1
+
+
+@app.processor(by_rest, rests)
+def add(payment: Record[int, int], rests: Table[int, int]) -> None:
+    rests[payment.key] += 1
+
+
+@app.processor(payments, receipts, on_error="skip")
+def ends_too(payment: Record[str, int], receipts: Sink[str, int]) -> None:
+    if payment.value == {other}:
+        os.abort()
+"""
+
+
+@pytest.mark.parametrize("how", often(ENDS, "abort", "endless"))
+@pytest.mark.parametrize("other", [17, 23], ids=["of the same record", "of another record"])
+def test_the_others_that_read_the_record_are_called_with_it(console: Console, how: str, other: int) -> None:
+    """A re-key and a processor beside the two that end their process have no policy at all."""
+    end, reason = ENDS[how]
+    app = APP.replace(", on_error={policy})", ")")
+    text = app.replace("payments, balances, receipts)\ndef", 'payments, balances, receipts, on_error="dead")\ndef')
+    console.write("bank.py", text.format(end=end) + BESIDE.format(other=other))
+    fleet = console.run(*FAST, "--max-call", "1s", instances=1)
+    produce(console)
+
+    def dump(table: str) -> dict[object, int]:
+        rows = map(json.loads, console.here("table", "dump", "bank", table).out.splitlines())
+        return {row["key"]: row["value"] for row in rows}
+
+    console.until("all of it", lambda: fleet.poll() is not None or sum(dump("rests").values()) >= 40)
+    console.until("the dead letter", lambda: fleet.poll() is not None or len(values(console, "dead")) >= 1)
+    assert fleet.poll() is None, console.said("run")
+    assert values(console, "receipts") == [n for n in range(40) if n != 17] and values(console, "dead") == [17]
+    assert dump("seen") == {f"k{n}": 1 for n in range(40)}
+    assert dump("balances") == {f"k{n}": 1 for n in range(40) if n != 17}
+    [letter] = map(json.loads, console.here("consume", "bank", "dead").out.splitlines())
+    assert reason in str(letter["headers"])
+    assert "ends_too at payments-" in console.said("run")

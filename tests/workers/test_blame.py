@@ -97,7 +97,7 @@ def test_a_careful_worker_notes_what_comes_due_and_then_the_record_again(tmp_pat
         seen.append((key, found.shown, found.processors))
 
     process = task_with_timers(look, look)
-    caution.watch_due_calls("0_0", process)
+    caution.watch_calls("0_0", process)
     for topic, record in BEATS:
         caution.begin(Blame("0_0", topic, 0, record.offset, ("beat",)))
         process.run([(topic, record)])
@@ -120,13 +120,13 @@ def test_what_came_due_and_ended_its_process_goes_by_its_policy_alone(tmp_path: 
         notes.append(CallNote(tmp_path / "note.json").read(7))
 
     process = task_with_timers(end, str)
-    Caution(CallNote(tmp_path / "note.json"), careful=True, blamed=()).watch_due_calls("0_0", process)
+    Caution(CallNote(tmp_path / "note.json"), careful=True, blamed=()).watch_calls("0_0", process)
     process.run(BEATS)
     blamed = notes[0]
     assert blamed is not None and blamed.due is not None and blamed.due.key == b"ann"
     called: list[str] = []
     again = task_with_timers(called.append, str)
-    Caution(CallNote(tmp_path / "note.json"), careful=False, blamed=[blamed]).watch_due_calls("0_0", again)
+    Caution(CallNote(tmp_path / "note.json"), careful=False, blamed=[blamed]).watch_calls("0_0", again)
     again.run(BEATS)
     assert called == ["bob"]
     [dead] = again.collect().outputs["dead", 0]
@@ -136,7 +136,7 @@ def test_what_came_due_and_ended_its_process_goes_by_its_policy_alone(tmp_path: 
 def test_a_dead_letter_of_what_came_due_that_is_not_taken_either_is_cut_once(tmp_path: Path) -> None:
     caution = Caution(CallNote(tmp_path / "note.json"), careful=False, blamed=())
     process = task_with_timers(str, str)
-    caution.watch_due_calls("0_0", process)
+    caution.watch_calls("0_0", process)
     assert process.due_calls is not None
     process.run(BEATS)
     assert caution.unfit("0_0", process, process.collect(), Refusal("a record of 9 bytes is too large", "none")), (
@@ -145,7 +145,7 @@ def test_a_dead_letter_of_what_came_due_that_is_not_taken_either_is_cut_once(tmp
     letters = []
     for _ in range(3):  # the call, its policy, a letter that is cut
         process = task_with_timers(str, str)
-        caution.watch_due_calls("0_0", process)
+        caution.watch_calls("0_0", process)
         process.run(BEATS[:2])
         process.collect()
         process.mark_applied()
@@ -156,7 +156,7 @@ def test_a_dead_letter_of_what_came_due_that_is_not_taken_either_is_cut_once(tmp
     whole, cut = letters
     assert "error-cut" not in dict(whole.headers) and cut.value is None and "error-cut" in dict(cut.headers)
     process = task_with_timers(str, str)
-    caution.watch_due_calls("0_0", process)
+    caution.watch_calls("0_0", process)
     with pytest.raises(ProcessorFailed, match=r"due failed at .* nor is its dead letter taken; correct") as stopped:
         process.run(BEATS)
     assert stopped.value.due is not None and stopped.value.due.key == b"ann"

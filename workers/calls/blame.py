@@ -75,8 +75,12 @@ class Blame(msgspec.Struct, frozen=True):
         """Without its call the record writes what is not taken all the same: further processors may have, or, where none of the
         writers is another one, any may. None where all are known."""
         further = [name for name in writers if name not in self.processors] or all_of_it
-        names = tuple(name for name in all_of_it if name in self.processors or name in further)
-        return None if set(names) == set(self.processors) else msgspec.structs.replace(self, processors=names)
+        found = self.with_processors(further)
+        return None if found.processors == self.processors else found
+
+    def with_processors(self, names: Sequence[str]) -> Blame:
+        further = (name for name in names if name not in self.processors)
+        return msgspec.structs.replace(self, processors=(*self.processors, *further))
 
     def stops(self, app: App) -> bool:
         """Whether a processor of it has no policy but to stop."""
@@ -207,7 +211,11 @@ class Caution:
         self._first = CAREFUL_RECORDS if careful else 0
         self._done: dict[str, int] = {}
         self._left_out: dict[tuple[str, int, int], str] = {}
-        self._blamed = {(blame.topic, blame.partition, blame.offset): blame for blame in blamed if blame.due is None}
+        self._blamed: dict[tuple[str, int, int], Blame] = {}
+        for blame in blamed:
+            if blame.due is None:  # of several processors that read a record each may have ended a worker
+                known = self._blamed.setdefault(place := (blame.topic, blame.partition, blame.offset), blame)
+                self._blamed[place] = known.with_processors(blame.processors)
         self._due_blamed = [blame for blame in blamed if blame.due is not None]
         self._begun: Blame | None = None  # the record that is noted
         self._searched: dict[
@@ -294,9 +302,16 @@ class Caution:
                 if positions.get(Partition(*record[:2]), 0) <= record[2]
             }
 
-    def watch_due_calls(self, scope: str, process: TaskProcess) -> None:
-        """A task begins: the calls of what comes due that are blamed are left to their policies, and others are noted as records
-        are."""
+    def watch_calls(self, scope: str, process: TaskProcess) -> None:
+        """A task begins: the note of a record names the one of several processors that is called, and calls of what comes due are
+        noted as records are; those that are blamed are left to their policies."""
+
+        def is_called(name: str) -> None:
+            if self._begun is not None and self._begun.task == scope:
+                self._begun = msgspec.structs.replace(self._begun, processors=(name,))
+                self._note.write(self._begun)
+
+        process.answering.note = is_called
         due = process.due_calls
         if due is None:
             return

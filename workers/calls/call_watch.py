@@ -82,7 +82,8 @@ def blame(turn: Turn, reason: str = "") -> Blame:
     if process.due_calls is not None and (call := process.due_calls.under_way) is not None:
         return due_blame(turn.scope, process.partition, call, reason)
     topic, record = turn.records[min(process.finished, len(turn.records) - 1)]
-    names = () if topic == TICK else tuple(process.answering.processors_of(topic))
+    name = process.answering.under_way
+    names = (name,) if name else () if topic == TICK else tuple(process.answering.processors_of(topic))
     return Blame(turn.scope, topic, process.partition, record.offset, names, reason)
 
 

@@ -279,7 +279,7 @@ class TaskRun:
             self.worker.spec.instance.max_call_ms / 1000,
         )
         skips.leave_out_calls(halt, self.process)
-        self.worker.caution.watch_due_calls(self.scope, self.process)
+        self.worker.caution.watch_calls(self.scope, self.process)
         self.merger, self.first_done, self.last_ms, self.pause_ms = inbox(self.process), False, 0, 0
         self.worker.records.start(self)
         for partition, position in committed.items():
