@@ -84,6 +84,11 @@ class Answering:
         return True
 
     def calls_next(self, step: Step) -> None:
+        """A step is called, and none beside it."""
         self.under_way = step.name
+        self.calls_one(step)
+
+    def calls_one(self, step: Step) -> None:
+        """A step is called, maybe beside others."""
         if self.note is not None:
             self.note(step.name)

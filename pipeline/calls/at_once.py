@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from pipeline.calls.answering import Answering
 from pipeline.calls.call import RECORD, RUN
 from pipeline.calls.effects import Effects
 from pipeline.calls.lanes import Ahead, Draft, Lane, LaneTable, Outputs, count
@@ -30,6 +31,8 @@ class Host(Protocol):
     finished: int
     waiting: Waiting | None
 
+    @property
+    def answering(self) -> Answering: ...
     def reached(self, raw: RawRecord) -> int: ...
     def arrive(self, topic: str, raw: RawRecord, into: Effects | Lane | None) -> Item | None: ...
     def call(self, step: Step, item: Item, into: Effects | Lane | None = None) -> None: ...
@@ -120,6 +123,7 @@ class AtOnce:
         item = msgspec.structs.replace(item, stream_ms=stream_ms)
         for name in self._topics[topic]:
             step = lane.steps[name]
+            self._host.answering.calls_one(step)
             if step.is_async:
                 await self._host.wait_for(step, item, lane)
             else:

@@ -140,3 +140,14 @@ def test_who_may_have_written_it(to: str, table: str | None, named: set[str]) ->
     answering = task(app_of("one", "dead")).answering
     readers = answering.processors_of("plain")
     assert set(answering.writers_of(readers, to, table)) == named
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_one_that_is_called_is_named(form: str) -> None:
+    """Before its call; a worker that ends in it knows whose it was."""
+    process = task(app_of(form, "skip"))
+    noted: list[str] = []
+    process.answering.note = noted.append
+    assert run(process, RECORDS[:1]) == 1
+    assert list(dict.fromkeys(noted)) == process.answering.processors_of("plain")
+    assert process.answering.under_way is None
