@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from state.log.protocol import GroupLog, TopicSpec
+from tests import brokers
 from tests.contracts.logs import PLACES, Place
 
 KAFKA = (pytest.mark.kafka, pytest.mark.short)
@@ -26,3 +27,11 @@ async def log(place: Place) -> GroupLog:
     await made.create_topic(TopicSpec("payments", 3))
     await made.create_topic(TopicSpec("counts-changelog", 2, "changelog"))
     return made
+
+
+@pytest.fixture(scope="package", autouse=True)
+def ends(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In a run of several processes these are all that need the broker, or all that share it: it does not stay to the end."""
+    yield
+    if hasattr(request.config, "workerinput"):
+        brokers.end()

@@ -149,6 +149,7 @@ class Broker:
     folder: Path
     port: int
     version: str = VERSION
+    options: tuple[str, ...] = ()  # of Java, beside ours
 
     @property
     def address(self) -> str:
@@ -172,7 +173,11 @@ class Broker:
         began = monotonic_s()
         with (self.folder / "broker.out").open("ab") as out:
             process = subprocess.Popen(
-                [*_command(self.folder, self.version), "kafka.Kafka", str(self.folder / "server.properties")],
+                [
+                    *_command(self.folder, self.version, self.options),
+                    "kafka.Kafka",
+                    str(self.folder / "server.properties"),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -210,9 +215,11 @@ def prepare(
     settings: Mapping[str, str] | None = None,
     scram: Mapping[str, str] | None = None,
     cluster: str | None = None,
+    options: tuple[str, ...] = (),
 ) -> Broker:
     """A new broker in `folder`, formatted and not started; what an earlier one left there is removed. `settings` come after
-    our own and above them; `scram` are passwords by user; `cluster` is the id of one with several brokers. Raises BrokerUnusable."""
+    our own and above them; `scram` are passwords by user; `cluster` is the id of one with several brokers; `options` are Java's.
+    Raises BrokerUnusable."""
     if java() is None:
         raise BrokerUnusable("Kafka needs Java, and none is in JAVA_HOME or on the path: install one, 17 or newer")
     jars(version=version)
@@ -225,7 +232,7 @@ def prepare(
     (folder / "server.properties").write_text(text)
     (folder / "log4j2.xml").write_text(_LOGGING)
     (folder / "broker.version").write_text(f"{version} {port}")
-    command = [*_command(folder, version), "kafka.tools.StorageTool", "format", "-t", cluster or identity()]
+    command = [*_command(folder, version, options), "kafka.tools.StorageTool", "format", "-t", cluster or identity()]
     for user, password in (scram or {}).items():
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             command += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
@@ -234,7 +241,7 @@ def prepare(
     )
     if done.returncode:
         raise BrokerUnusable(f"{folder} could not be formatted for Kafka: {done.stdout[-500:]}{done.stderr[-500:]}")
-    return Broker(folder, port, version)
+    return Broker(folder, port, version, options)
 
 
 def existing(folder: Path) -> Broker | None:
@@ -290,10 +297,10 @@ def _refusal(port: int, *, anew: bool = True) -> str:
     return ""
 
 
-def _command(folder: Path, version: str) -> list[str]:
+def _command(folder: Path, version: str, options: tuple[str, ...]) -> list[str]:
     logging = f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}"
     classpath = os.pathsep.join([*map(str, _logging_jars()), f"{jars(version=version)}/*"])
-    return [java() or "java", "-Xmx256m", logging, "-cp", classpath]
+    return [java() or "java", "-Xmx256m", *options, logging, "-cp", classpath]
 
 
 def _logging_jars() -> list[Path]:
