@@ -7,14 +7,17 @@ brokers that note lies in a topic of the app, which is made for it.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import RefusedBySafety
-from pipeline.app import App
 from state.log.protocol import GroupLog
 from workers import topic_identities
 from workers.log.logs import log_path
 from workers.missing_inputs import missing_on_brokers
 from workers.prepare import found, refuse_half_done
+
+if TYPE_CHECKING:
+    from pipeline.app import App
 
 
 def refuse_cut_off(url: str, application: str, state_dir: str) -> None:

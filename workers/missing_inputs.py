@@ -11,12 +11,15 @@ import json
 import re
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import WrongUse
-from pipeline.app import App
 from pipeline.errors import PipelineError
 from state.log.protocol import GroupLog
 from workers.prepare import DESCRIPTION, NUMBERING, Prepared, prepare
+
+if TYPE_CHECKING:
+    from pipeline.app import App
 
 CLOSE = 0.85  # a letter more or less, or two that changed places, in names of six letters and more
 SLIP_FROM = 5  # letters of names that one slip tells apart: shorter ones differ by a letter on purpose

@@ -9,17 +9,20 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from orchestrator.model import Task, TaskId
-from pipeline.app import App
-from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.errors import PipelineError
-from pipeline.time.event_time import EventTime
 from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicSpec
 from workers.errors import AppRefused
 from workers.same_topics import refuse_others, topics_there
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+    from pipeline.definitions.topology import Subtopology, Topology
+    from pipeline.time.event_time import EventTime
 
 NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
 BEGINNING = MetadataKind("beginning")  # by partition of a topic that is read from its end: where the app began

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
-from pipeline.definitions.topology import Topology
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import FOR_EVER, GroupLog, TopicInfo
 from workers.errors import AppRefused
+
+if TYPE_CHECKING:
+    from pipeline.definitions.topology import Topology
 
 TOPIC_IDS = MetadataKind("topic-ids")
 LOOKS, LOOK_S = 10, 0.2

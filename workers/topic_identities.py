@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
-from pipeline.app import App
-from pipeline.definitions.topology import Topology
 from pipeline.errors import PipelineError
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.errors import AppRefused
 from workers.prepare import NUMBERING, Prepared, refuse_half_done
 from workers.same_topics import TOPIC_IDS, is_read, loses, refuse_others, topics_there
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+    from pipeline.definitions.topology import Topology
 
 SEEN = MetadataKind("positions-seen")
 TAKEN = MetadataKind(

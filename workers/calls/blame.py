@@ -15,18 +15,19 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from pipeline.app import App
-from pipeline.calls.effects import Changes
-from pipeline.definitions.error_policy import STOP
 from pipeline.errors import CallLost, DueCallId, Letter, ProcessorFailed, shown_place
-from pipeline.process import TaskProcess
 from pipeline.records import TICK, RawRecord
 from state import private
 from state.log.protocol import Partition
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+    from pipeline.calls.effects import Changes
+    from pipeline.process import TaskProcess
 
 log = logging.getLogger("orchestrator.worker")
 TURN_S = 0.05  # how long a turn of a task goes on
@@ -84,6 +85,8 @@ class Blame(msgspec.Struct, frozen=True):
 
     def stops(self, app: App) -> bool:
         """Whether a processor of it has no policy but to stop."""
+        from pipeline.definitions.error_policy import STOP  # there is an app: a command without one gets no further
+
         return any(app.error_policy(app.processors[name]).of(self.lost()) == STOP for name in self.processors)
 
     def error(self) -> ProcessorFailed:

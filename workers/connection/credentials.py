@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret, refusal
@@ -22,7 +22,9 @@ from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.group_store import GroupStore, MetadataKind
 from state.private import is_private, make_folder, publish
 from workers.log.logs import log_path
-from workers.spec import InstanceSpec
+
+if TYPE_CHECKING:
+    from workers.spec import InstanceSpec
 
 log = logging.getLogger("orchestrator.listener")
 BYTES_MAX = 1_000

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from importlib.metadata import PackageNotFoundError, version
 
 from workers.instance.instance_stores import InstanceStores
 from workers.metrics.families import INSTANCE_INFO, REPORT_AGE, WORKERS
@@ -37,6 +36,8 @@ def measured(spec: InstanceSpec, measures: Measures, stores: InstanceStores) -> 
 
 def _version() -> str:
     """Of this package; "" where it is run from its source."""
+    from importlib.metadata import PackageNotFoundError, version  # with the whole of email: when a page is asked for
+
     try:
         return version("stream-orchestrator")
     except PackageNotFoundError:
