@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import PipelineError
 from state.log.group_store import GroupStore, MetadataKind
-from state.log.protocol import GroupLog, Partition, TopicInfo
+from state.log.protocol import GroupLog, Intended, Partition, TopicInfo
 from workers.errors import AppRefused
 from workers.prepare import NUMBERING, Prepared, refuse_half_done
 from workers.same_topics import TOPIC_IDS, is_read, loses, refuse_others, topics_there
@@ -158,6 +158,12 @@ async def keep(log: GroupLog, prepared: Prepared) -> None:
                 await _take(log, application, info)
             await log.replace_metadata(application, TOPIC_IDS, name, None, info.topic_id.encode())
     await keep_positions(log, prepared)
+
+
+async def check_trimming(log: GroupLog, prepared: Prepared) -> None:
+    """Raises what the first round of upkeep would raise, a minute later, where what was read of re-keys may not be deleted."""
+    topics = [name for name, info in prepared.topics.items() if info.kind == "repartition"]
+    await log.check_rights(prepared.app.id, Intended(trimmed=topics))
 
 
 async def _take(log: GroupLog, application: str, info: TopicInfo) -> None:

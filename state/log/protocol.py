@@ -84,12 +84,13 @@ FOR_EVER = Retention()
 
 class Intended(NamedTuple):
     """What a command is about to do with a log: topics that it deletes, topics that it grows, whether it forgets positions of the
-    application, and whether it seeds them."""
+    application, whether it seeds them, and topics of which it trims what was read."""
 
     deleted: Collection[str] = ()
     grown: Collection[str] = ()
     forgets: bool = False
     seeds: bool = False
+    trimmed: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from state.log.kafka.connections import Connections
 from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.kafka.rights import Right
 from state.log.protocol import Intended, Partition, TaskCommit, TopicSpec
-from tests.cli.console import Console
+from tests.cli.console import Console, Done
 from tests.contracts.logs import read_all, records, until, values
 from tests.kafka import secured
 from tests.kafka.place import leave_open, owner
@@ -154,6 +155,81 @@ async def refused_before_it_begins(acls: Acls, console: Console, prefix: str) ->
     done = await asyncio.to_thread(console, "reset", "bank")
     assert done.code == 0 and await log.topics([changes]) == {}, done
     await log.close()
+
+
+REKEYED = """
+from orchestrator import App
+
+app = App("bank", partitions=8)
+payments = app.topic("payments", key=str, value=int)
+alerts = app.topic("alerts", key=str, value=int)
+again = payments.rekey("again", key=str, by=lambda one: one.key)
+sums = app.table("sums", key=str, value=int, default=int)
+
+
+@app.processor(again, sums, alerts)
+def add_up(one, sums, alerts):
+    sums[one.key] += one.value
+    alerts.send(one.key, sums[one.key])
+"""
+
+
+async def test_produce_works_with_exactly_its_rights_and_names_each(acls: Acls, tmp_path: Path) -> None:
+    """It looks at all topics of the app, and makes those of its own: with what was listed it was refused, at a first time and later."""
+    console = Console(tmp_path / "place")
+    console.write("rekeyed.py", REKEYED)
+    where = f"kafka://localhost:{acls.secured.ports['SASL_PLAINTEXT']}?config={acls.config(tmp_path)}&prefix="
+
+    def rights_of(prefix: str) -> list[Right]:
+        words = ("topics", "acls", "rekeyed:app", "--for", "produce", "--json", "--log", f"kafka://h?prefix={prefix}")
+        rows = json.loads(console.here(*words).out)["acls"]
+        return [Right(row["operation"], row["resource"], row["name"], row["pattern"] == "prefixed") for row in rows]
+
+    async def produced(prefix: str) -> Done:
+        words = ("produce", "rekeyed:app", "payments", "--log", where + prefix)
+        lines = "".join(
+            json.dumps({"key": f"k{number}", "value": 1}) + "\n" for number in range(20)
+        )  # of several partitions
+        return await asyncio.to_thread(lambda: console(*words, stdin=lines))
+
+    name = f"a{uuid.uuid4().hex[:8]}"
+    whole = rights_of(name)
+    for number, left_out in enumerate([None, *whole]):
+        prefix = f"{name}-{number}-"
+        await prepared(prefix, acls.secured.broker.port)
+        there = [replace(right, name=prefix + right.name.removeprefix(name)) for right in whole]
+        missing = None if left_out is None else there.pop(whole.index(left_out))
+        await acls.allow(there)
+        done = await produced(prefix)
+        if missing is None:
+            assert done.code == 0, done
+            done = await produced(prefix)
+            assert done.code == 0, done
+        else:
+            operations = {missing.operation, *({"Describe"} if missing.operation in ("Read", "Write") else set())}
+            on = str(missing).partition(" ")[2]
+            assert done.code == 1 and any(f"the user lacks {one} {on}" in done.err for one in operations), (
+                missing,
+                done,
+            )
+        await acls.revoke(there)
+
+
+async def test_a_start_looks_for_the_right_to_delete_what_was_read_of_a_re_key(acls: Acls, tmp_path: Path) -> None:
+    """The app ended a minute later, when it first deleted there."""
+    console = Console(tmp_path / "place")
+    console.write("rekeyed.py", REKEYED)
+    prefix = f"a{uuid.uuid4().hex[:8]}-"
+    await prepared(prefix, acls.secured.broker.port)
+    words = ("topics", "acls", "rekeyed:app", "--json", "--log", f"kafka://h?prefix={prefix}")
+    rows = json.loads(console.here(*words).out)["acls"]
+    rights = [Right(row["operation"], row["resource"], row["name"], row["pattern"] == "prefixed") for row in rows]
+    missing = Right("Delete", "topic", f"{prefix}bank-again-repartition")
+    await acls.allow(set(rights) - {missing})
+    url = f"kafka://localhost:{acls.secured.ports['SASL_PLAINTEXT']}?prefix={prefix}&config={acls.config(tmp_path)}"
+    done = await asyncio.to_thread(console, "run", "rekeyed:app", "--log", url)
+    assert done.code == 1 and "trimming topic bank-again-repartition: " in done.err, done
+    assert f"the user lacks {missing}" in done.err and done.err.count("\n") == 1 and not done.out, done
 
 
 async def live(log: KafkaLog) -> None:

@@ -255,6 +255,7 @@ async def _prepared(log: PatientLog, app: App, spec: InstanceSpec) -> Prepared:
     if unknown:
         there = ", ".join(str(task.id) for task in prepared.tasks()[:20])
         raise WrongUse(f"--task-weights: {unknown[0]} is no task or subtopology of '{app.id}'; there are {there}")
+    await topic_identities.check_trimming(log, prepared)
     await topic_identities.keep(log, prepared)
     return prepared
 

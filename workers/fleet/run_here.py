@@ -141,6 +141,7 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         await fleet.check()
         await topic_identities.check(opened, app)
         prepared = await prepare_and_say(opened, app, spec.log, partial(print, file=sys.stderr, flush=True))
+        await topic_identities.check_trimming(opened, prepared)
         await topic_identities.keep(opened, prepared)
         return await _run_here(app, spec, memory, len(prepared.tasks()))
     finally:

@@ -119,6 +119,10 @@ _ADVICE = {
 _JOINED = "consumers of another program have joined the application's consumer group: stop them, or give the application another id"
 _COLLIDES = "collides with"  # a word of the brokers, behind the same code as a name that is none
 _OTHER_NAME = "choose another name, or id of the application: brokers take '.' and '_' for one character"
+_NO_SUCH_SETTING = "Unknown topic config name"  # brokers' words, behind the same code as a value that does not fit
+_OLD_OR_MISTYPED = (
+    "these brokers have no such setting: they are older than Kafka 3.9, or a topic.NAME in the log's URL is mistyped"
+)
 _ADVICE_OF = {
     22: _JOINED,
     25: _JOINED,
@@ -152,6 +156,8 @@ class KafkaRefused(LogUnusable):
         advice = _ADVICE_OF.get(code) or _ADVICE.get(self.then, _LOOK)
         if _COLLIDES in (text or ""):
             advice = _OTHER_NAME
+        if _NO_SUCH_SETTING in (text or ""):
+            advice = _OLD_OR_MISTYPED
         if self.then is Then.DENIED:
             advice = f"the user lacks {missing(code, rights)}; {advice}"
         super().__init__(f"{what}: {name_of(code)}{f', {text}' if text else ''}; {advice}")

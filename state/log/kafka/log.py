@@ -178,7 +178,12 @@ class KafkaLog:
         await self._writers.open(application, transactional_id, await self._facts_of(application))
 
     async def check_rights(self, application: str, wanted: Intended) -> None:
-        await permits.check_topics(self._cluster, {rights.DELETE: wanted.deleted, rights.ALTER: wanted.grown})
+        changes = [
+            ("deleting", rights.DELETE, wanted.deleted),
+            ("growing", rights.ALTER, wanted.grown),
+            ("trimming", rights.DELETE, wanted.trimmed),
+        ]
+        await permits.check_topics(self._cluster, changes)
         if wanted.forgets:
             await self._cluster.offsets.check_may_forget(application)
         if wanted.seeds:

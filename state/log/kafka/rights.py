@@ -76,8 +76,11 @@ def needed(application: str, topics: Topics, prefix: str = "", *, create: bool =
 
 
 def needed_to_produce(application: str, topics: Topics, prefix: str = "") -> list[Right]:
-    """What `orchestrator produce` needs for the topics that the application reads."""
-    found = {name: {WRITE, DESCRIBE_CONFIGS} for name in topics.read if name not in topics.repartition}
+    """What `orchestrator produce` needs for the topics that the application reads. Whichever of it and a start is first makes what the
+    app has of its own; each looks at all of its topics."""
+    found = {name: {DESCRIBE, DESCRIBE_CONFIGS} for name in topics.written}
+    found |= {name: {CREATE, DESCRIBE, DESCRIBE_CONFIGS} for name in (*topics.changelogs, *topics.repartition)}
+    found |= {name: {WRITE, DESCRIBE_CONFIGS} for name in topics.read if name not in topics.repartition}
     found[topic_of(application)] = {CREATE, READ, WRITE, DESCRIBE_CONFIGS}
     return [
         *_rights(found, prefix),
