@@ -87,6 +87,7 @@ async def backfill(
     log_url = absolute_log(log_url)
     log = await open_log(log_url, create=bool(history))
     try:
+        await log.check_alone(app.id)  # `run` refuses the app while another program may commit over the positions
         await refuse_half_done(log, app.id)
         if not chosen:  # before topics are made: one of them may be mistyped
             _refuse_empty(app, await log.ends(await _inputs_there(log, app)), 0)

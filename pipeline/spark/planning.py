@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import OrchestratorError, WrongUse
+from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from pipeline.definitions.topology import Topology
 from pipeline.files import parquet, parts, text
@@ -26,7 +26,7 @@ from pipeline.spark.inputs import History
 from pipeline.spark.own_words import own_words
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.sources import From, read_as
-from state.errors import LogMissing
+from state.errors import LogMissing, StateError
 from state.log.protocol import GroupLog, Partition
 from workers.commands.cluster import Cluster
 from workers.commands.show import table
@@ -116,9 +116,16 @@ async def _log_side(application: str, topology: Topology, url: str) -> tuple[Top
 
 async def _refused(log: GroupLog, application: str, inputs: Sequence[Partition]) -> str | None:
     try:
+        await log.check_alone(application)
         await refuse_half_done(log, application)
         await refuse_used(log, application, inputs)
     except OrchestratorError as error:
+        return str(error)
+    except StateError as error:
+        if (
+            error.exit_code != RefusedBySafety.exit_code
+        ):  # no refusal of the app: the log is away, or a right is missing
+            raise
         return str(error)
     return None
 

@@ -266,6 +266,11 @@ async def test_a_consumer_of_the_same_group(bank: Bank) -> None:
     async with _consumer(bank) as consumer:
         await until("the consumer to be a member", _has(consumer))
         await asyncio.to_thread(bank.refused, "has 1 member of another program", "stop it")
+        bank.console.write("old.jsonl", '{"key": "a", "value": {"account": "a", "amount": 1}, "timestamp_ms": 1}\n')
+        done = await asyncio.to_thread(bank.console, "backfill", "bank:app", "payments=old.jsonl")
+        assert done.code == 3 and "has 1 member of another program" in done.err and done.err.count("\n") == 1, done
+        done = await asyncio.to_thread(bank.console, "backfill", "bank:app", "payments=old.jsonl", "--dry-run")
+        assert done.code == 0 and "has 1 member of another program" in done.out + done.err, done
         await consumer.commit(dict.fromkeys(consumer.assignment(), 0))
         await asyncio.to_thread(bank.refused, "has 1 member of another program")
     await asyncio.to_thread(
