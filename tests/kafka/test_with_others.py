@@ -17,6 +17,7 @@ from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, S
 from state.errors import LogDamaged, Refused, StateError
 from state.log.batches import build
 from state.log.group_store import MetadataKind
+from state.log.kafka.codes import KafkaRefused
 from state.log.kafka.connections import GROUP
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.protocol import AT_LEAST_ONCE, FOR_EVER, NewRecord, Partition, TopicSpec
@@ -204,3 +205,9 @@ async def test_names_of_headers_that_are_no_text(place: Place) -> None:
     assert (found.key, found.value, found.headers) == (b"k", b"v", (("\ufffd\ufffd name", b"h"),))
     await log.append({IN: [NewRecord(found.key, found.value, 1_000, found.headers)]})
     assert [one.headers for one in await read_all(log, IN)] == [found.headers] * 2
+
+
+def test_brokers_without_a_setting_are_named_as_old() -> None:
+    """Kafka before 3.6 answers so to the settings of our own topics; the line sent people to the broker's log."""
+    error = KafkaRefused("creating topic t", 40, "Unknown topic config name: message.timestamp.before.max.ms")
+    assert "older than Kafka 3.9" in str(error) and "log may say more" not in str(error)
