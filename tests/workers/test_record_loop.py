@@ -239,10 +239,17 @@ async def _first_is_done(log: MemoryLog) -> bool:
     return (await committed(log)).get(0, 0) == (await log.ends([partition]))[partition]
 
 
+def careful(worker: Any, folder: Path) -> Path:
+    """As after a crash; returns where the call under way is noted."""
+    noted = folder / "call.json"
+    worker.caution = worker.records._caution = Caution(CallNote(noted), careful=True, blamed=())
+    return noted
+
+
 async def test_a_careful_worker_processes_more_than_a_record_a_commit(tmp_path: Path) -> None:
     """After a crash it takes one record at a time, for a thousand records; the loop waits for the commit after each round."""
     async with running(tmp_path, count, records=200) as (worker, log, _):
-        worker.caution = Caution(CallNote(tmp_path / "call.json"), careful=True, blamed=())
+        careful(worker, tmp_path)
         worker.records._commit_s = 0.0
         await until("all records", lambda: _all(log, 200))
         assert log.commits < 100
@@ -287,6 +294,29 @@ async def test_a_processor_that_stops_leaves_what_was_completed_before(tmp_path:
         with pytest.raises(ProcessorFailed, match="in-0@"):
             await life
     assert (await judge(log))[0] == 4
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_the_note_of_a_call_that_stopped_its_task_does_not_stay(tmp_path: Path, waits: bool) -> None:
+    """A crash that came later, in the call of another task, was that record's."""
+    noted: list[Path] = []
+    seen: list[bool] = []
+
+    def fail(record: Record[str, int], sums: Any, out: Any) -> None:
+        count(record, sums, out)
+        seen.append(bool(noted) and noted[0].exists())
+        if len(seen) == 20:  # the last one of both tasks
+            raise ValueError("asked to fail")
+
+    async def fail_later(record: Record[str, int], sums: Any, out: Any) -> None:
+        await asyncio.sleep(0)
+        fail(record, sums, out)
+
+    async with running(tmp_path, fail_later if waits else fail, records=10) as (worker, _, life):
+        noted.append(careful(worker, tmp_path))
+        with pytest.raises(ProcessorFailed, match="in-"):
+            await life
+    assert seen[-1] and not noted[0].exists()
 
 
 def _is_empty(folder: Path) -> bool:

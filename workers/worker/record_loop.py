@@ -254,10 +254,8 @@ class RecordLoop:
         until = (began := clock()) + self._caution.turn_s(run.scope)
         try:
             done = 1 if self._is_refused(turn) else process.run(turn.records, clock, until)
-        except ProcessorFailed as error:
-            self._failed(run, process, error)
-        except StateError as error:
-            self._worker.failed(run, error)
+        except (ProcessorFailed, StateError) as error:
+            self._failed(run, turn, error)
         else:
             self._turn_ended(run, turn, done, clock() - began)
         finally:
@@ -322,10 +320,8 @@ class RecordLoop:
                     until,
                     lambda: self._more(run, turn),
                 )
-        except ProcessorFailed as error:
-            self._failed(run, process, error)
-        except StateError as error:
-            self._worker.failed(run, error)
+        except (ProcessorFailed, StateError) as error:
+            self._failed(run, turn, error)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is ends the worker with it
             is_asked_for = run.process is not process or not self.machine.goes_on(run.id)
             self._undone(run, process)
@@ -360,9 +356,14 @@ class RecordLoop:
         if run.process is process:
             self._calls_ended(run, failed=True)
 
-    def _failed(self, run: TaskRun, process: TaskProcess, error: ProcessorFailed) -> None:
-        """A processor stopped: what was completed before is committed, then the task is halted."""
-        if run.process is process:
+    def _failed(self, run: TaskRun, turn: Turn, error: ProcessorFailed | StateError) -> None:
+        """A processor stopped: what was completed before is committed, then the task is halted. Or a store failed: the task is restored.
+        Its call is over in both cases, and a crash that follows is not its."""
+        if turn.is_careful:
+            self._caution.end(turn.scope)
+        if isinstance(error, StateError):
+            self._worker.failed(run, error)
+        elif run.process is turn.process:
             run.failure = error
             self._calls_ended(run, failed=True)
 
