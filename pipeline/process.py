@@ -230,7 +230,7 @@ class TaskProcess:
         failure: ProcessorFailed | CallAgain | None = None
         try:
             try:
-                if self._at_once is not None and not self.answering.loses_a_call_of(records):
+                if self._at_once is not None and self.answering.lost is None:
                     await self._at_once.run(records, goes_on, more, lambda topic, raw: self._one(topic, raw, waiting))
                 else:
                     for topic, raw in records:
@@ -246,14 +246,15 @@ class TaskProcess:
                     raise
                 failure = error  # the records before it are completed by the batches that wait for them
             for step, arrived in waiting:
-                self.answering.calls_next(step)
+                self.answering.under_way = step.name
+                self.answering.noted(step)
                 await self._batches.run(step, arrived)
         except BaseException:
             if self._unit == RUN:
                 effects.undo()
             raise
         finally:
-            self.answering.under_way = None
+            self.answering.run_ended()
         if failure is not None:
             raise failure
         if self._unit == RUN:
@@ -321,7 +322,8 @@ class TaskProcess:
         if too_far is not None:
             self.answering.refuse(topic, raw, too_far, too_far.moving_no_time(raw))
             return
-        self.answering.under_way = None
+        answering = self.answering
+        answering.under_way = None
         if self._unit == RECORD:
             effects.begin()
         try:
@@ -331,7 +333,8 @@ class TaskProcess:
                 for table in source.tables:
                     table.take(raw, self._stream_time_ms)
                 for step in source.steps:
-                    if not self.answering.calls(step, topic, raw):
+                    answering.under_way = step.name
+                    if (answering.note or answering.lost) and not answering.calls(step, topic, raw):
                         continue
                     if self._passing is not None:
                         await self._passing.call(step, item)
@@ -346,7 +349,7 @@ class TaskProcess:
         for step, arrived in waiting:
             if step in source.batch_steps:
                 is_left = item is not None and (
-                    not self.answering.calls(step, topic, raw)
+                    not answering.calls(step, topic, raw)
                     or (self._passing is not None and self._passing.is_late(step, item))
                 )
                 arrived.append((topic, raw, None if is_left else item))

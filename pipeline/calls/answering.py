@@ -34,7 +34,7 @@ class Answering:
         self._unit = unit
         self.lost: tuple[str, int, Collection[str], Exception] | None = None  # calls of one record that are not made
         self.under_way: str | None = None  # of several that read a record the one that is called
-        self.note: Callable[[str], None] | None = None  # is given its name before
+        self.note: Callable[[str], None] | None = None  # is given its name before, while calls are noted
 
     def processors_of(self, topic: str) -> list[str]:
         """The names of the processors that read a topic."""
@@ -71,24 +71,20 @@ class Answering:
         self.lost = topic, raw.offset, names, error
         return False
 
-    def loses_a_call_of(self, records: Sequence[tuple[str, RawRecord]]) -> bool:
-        """Whether the first of these records is one of which some calls are not made."""
-        return self.lost is not None and bool(records) and self.lost[:2] == (records[0][0], records[0][1].offset)
-
     def calls(self, step: Step, topic: str, raw: RawRecord) -> bool:
-        """A step is next, of several that read a record: whether it is called. If not, its policy has decided. Raises ProcessorFailed."""
+        """A step is next, of several that read a record, and it is noted, or some are not called: whether it is. If not, its policy has
+        decided. Raises ProcessorFailed."""
         if self.lost is not None and self.lost[:2] == (topic, raw.offset) and step.name in self.lost[2]:
             self._on_error.leave(step, topic, raw, self.lost[3])
             return False
-        self.calls_next(step)
+        self.noted(step)
         return True
 
-    def calls_next(self, step: Step) -> None:
-        """A step is called, and none beside it."""
-        self.under_way = step.name
-        self.calls_one(step)
-
-    def calls_one(self, step: Step) -> None:
-        """A step is called, maybe beside others."""
+    def noted(self, step: Step) -> None:
+        """A step is called next."""
         if self.note is not None:
             self.note(step.name)
+
+    def run_ended(self) -> None:
+        """What is not to be called is for one run."""
+        self.under_way = self.lost = None

@@ -123,7 +123,7 @@ class AtOnce:
         item = msgspec.structs.replace(item, stream_ms=stream_ms)
         for name in self._topics[topic]:
             step = lane.steps[name]
-            self._host.answering.calls_one(step)
+            self._host.answering.noted(step)
             if step.is_async:
                 await self._host.wait_for(step, item, lane)
             else:

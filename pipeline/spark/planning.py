@@ -122,9 +122,7 @@ async def _refused(log: GroupLog, application: str, inputs: Sequence[Partition])
     except OrchestratorError as error:
         return str(error)
     except StateError as error:
-        if (
-            error.exit_code != RefusedBySafety.exit_code
-        ):  # no refusal of the app: the log is away, or a right is missing
+        if error.exit_code != RefusedBySafety.exit_code:  # the log is away, or a right is missing
             raise
         return str(error)
     return None

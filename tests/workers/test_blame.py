@@ -182,3 +182,48 @@ def test_a_call_that_is_over_is_not_blamed_where_its_note_cannot_be_removed(tmp_
         note.clear()
     tmp_path.chmod(0o700)
     assert note.read(-signal.SIGSEGV) is None
+
+
+def several_readers() -> TaskProcess:
+    app = App("bank", partitions=1)
+    plain, dead = app.topic("plain", key=str, value=int), app.topic("dead", key=bytes, value=bytes)
+    out, beside = app.topic("out", key=str, value=int), app.topic("beside", key=str, value=int)
+
+    @app.processor(plain, out, on_error=dead)
+    def one(record: Any, out: Any) -> None:
+        out.send(record.key, 1)
+
+    @app.processor(plain, beside, on_error="skip")
+    def other(record: Any, beside: Any) -> None:
+        beside.send(record.key, 1)
+
+    @app.processor(plain, on_error="skip")
+    def silent(record: Any) -> None: ...
+
+    return TaskProcess(
+        app, app.topology().subtopologies[0], 0, {}, dict.fromkeys(("plain", "out", "beside", "dead"), 1)
+    )
+
+
+def test_what_is_refused_is_left_to_more_processors_only_where_the_first_ones_did_not_write_it(tmp_path: Path) -> None:
+    caution = Caution(CallNote(tmp_path / "note.json"), careful=False, blamed=())
+
+    def refused(topic: str) -> tuple[tuple[str, ...], str]:
+        process = several_readers()
+        assert process.run([("plain", SourceRecord(0, 0, b"k", (1).to_bytes(8, "big")))]) == 1
+        assert caution.unfit("0_0", process, process.collect(), Refusal("it is too large", topic))
+        found = caution.blamed("plain", 0, 0)
+        assert found is not None
+        return found.processors, found.letter.name
+
+    assert refused("out") == (("one",), "WHOLE")
+    assert refused("dead") == (("one",), "CUT"), "its own dead letter"
+    assert refused("beside") == (("one", "other"), "CUT")
+    assert refused("elsewhere") == (("one", "other", "silent"), "CUT")
+    assert refused("out") == (("one", "other", "silent"), "NONE"), "none is called, so it is what is left of them"
+
+
+def test_each_of_several_that_ended_a_worker_at_one_record_answers_for_it(tmp_path: Path) -> None:
+    crashes = [Blame("0_0", "plain", 0, 7, (name,), "ended its worker process") for name in ("one", "other")]
+    found = Caution(CallNote(tmp_path / "note.json"), careful=True, blamed=crashes).blamed("plain", 0, 7)
+    assert found is not None and found.processors == ("one", "other")

@@ -26,6 +26,7 @@ from state.log.protocol import Partition
 
 if TYPE_CHECKING:
     from pipeline.app import App
+    from pipeline.calls.answering import Answering
     from pipeline.calls.effects import Changes
     from pipeline.process import TaskProcess
 
@@ -221,6 +222,7 @@ class Caution:
                 self._blamed[place] = known.with_processors(blame.processors)
         self._due_blamed = [blame for blame in blamed if blame.due is not None]
         self._begun: Blame | None = None  # the record that is noted
+        self._answering: dict[str, Answering] = {}  # of each task
         self._searched: dict[
             str, int
         ] = {}  # tasks of which a record wrote what is not taken: for how many more it is looked for
@@ -309,12 +311,7 @@ class Caution:
         """A task begins: the note of a record names the one of several processors that is called, and calls of what comes due are
         noted as records are; those that are blamed are left to their policies."""
 
-        def is_called(name: str) -> None:
-            if self._begun is not None and self._begun.task == scope:
-                self._begun = msgspec.structs.replace(self._begun, processors=(name,))
-                self._note.write(self._begun)
-
-        process.answering.note = is_called
+        self._answering[scope] = process.answering
         due = process.due_calls
         if due is None:
             return
@@ -341,9 +338,19 @@ class Caution:
             return
         self._begun = blame
         self._note.write(blame)
+        if not blame.reason and blame.task in self._answering:
+            self._answering[blame.task].note = self._is_called
+
+    def _is_called(self, name: str) -> None:
+        """Of the processors that read the record that is noted this one is next."""
+        if self._begun is not None and not self._begun.reason:
+            self._begun = msgspec.structs.replace(self._begun, processors=(name,))
+            self._note.write(self._begun)
 
     def end(self, scope: str) -> None:
         self._begun = None
+        if scope in self._answering:
+            self._answering[scope].note = None
         self._note.clear()
         self._done[scope] = self._done.get(scope, 0) + 1
         if scope in self._searched:
