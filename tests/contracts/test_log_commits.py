@@ -18,8 +18,8 @@ from state.errors import (
     StateError,
     UnknownTopic,
 )
-from state.log.group_store import AppMetadata
-from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE, GroupLog, NewRecord, Partition, TaskCommit
+from state.log.group_store import AppMetadata, OwnerRecord
+from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE, GroupLog, Guarantee, NewRecord, Partition, TaskCommit
 from tests.contracts.logs import (
     APP,
     C0,
@@ -80,6 +80,22 @@ async def test_what_was_committed_is_there_for_another_process_at_once(log: Grou
         assert (await other.written([C0]))[C0] >= behind[C0]
         assert (await other.ends([C0], settled=True))[C0] >= behind[C0]
         assert await values(other, C0, behind[C0] - 1) == [str(number)]
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+async def test_a_task_that_was_granted_can_be_committed_by_another_process_at_once(
+    log: GroupLog, place: Place, guarantee: Guarantee
+) -> None:
+    """A coordinator's grant may come to a worker before the owner record does; its first commit was refused, and the task
+    restored anew."""
+    lease, other = await lease_of(log), await place.open()
+    await other.open_writer(APP, "w-2")
+    for epoch in range(1, 21):
+        await log.record_owners(lease, [OwnerRecord("0_0", epoch, "m", "w-2", lease.term)])
+        await other.commit(APP, "w-2", [TaskCommit("0_0", epoch, {}, {P0: epoch})], guarantee=guarantee)
+    assert await log.positions(APP, [P0]) == {P0: 20}
+    with pytest.raises(Refused):
+        await other.commit(APP, "w-2", [TaskCommit("0_0", 21, {}, {P0: 21})], guarantee=guarantee)
 
 
 async def test_only_the_positions_asked_for_are_found(log: GroupLog) -> None:

@@ -68,7 +68,7 @@ class Writers:
                 try:
                     if producer.is_torn:
                         await _initialised(producer, transactional_id, topic)
-                    self._refuse(transactional_id, tasks, topic)
+                    await self._refuse(transactional_id, tasks, topic)
                     return await producer.transact(records, application, positions, _times_ms(tasks))
                 except ProducerFenced:
                     self._give_up(key)
@@ -105,7 +105,7 @@ class Writers:
                 if producer is None:
                     producer = self._cluster.producer(None, self._timeout_s)
                     await producer.initialise()
-                self._refuse(transactional_id, tasks, topic)
+                await self._refuse(transactional_id, tasks, topic)
                 try:
                     behind = await producer.produce(built, may_write)
                     if positions:
@@ -132,10 +132,14 @@ class Writers:
         self._unfenced.pop(key, None)
         self._lost.add(key)
 
-    def _refuse(self, transactional_id: str, tasks: Sequence[TaskCommit], topic: FactsTopic | None) -> None:
-        """By the owner records as this process has seen them. Raises Fenced, Refused."""
+    async def _refuse(self, transactional_id: str, tasks: Sequence[TaskCommit], topic: FactsTopic | None) -> None:
+        """By the owner records as this process has seen them; one that it has not seen yet is waited for: a coordinator grants a
+        task when its transaction is answered, and readers get the record once its marker is written. Raises Fenced, Refused,
+        LogBusy."""
         if topic is not None:
             topic.check()
+            if any(_is_unseen(topic.view.owner(task.scope), task) for task in tasks):
+                await topic.read_settled(UNDER_LEASE)
             if topic.view.is_fenced(transactional_id):
                 raise Fenced(checks.fenced(transactional_id))
         refused = [
@@ -159,6 +163,10 @@ async def _initialised(producer: Producer, transactional_id: str, topic: FactsTo
 def _times_ms(tasks: Sequence[TaskCommit]) -> dict[Partition, int]:
     """When its positions are committed, where a task gives the time."""
     return {partition: task.at_ms for task in tasks for partition in task.positions if task.at_ms}
+
+
+def _is_unseen(record: OwnerRecord | None, task: TaskCommit) -> bool:
+    return record is None or record.epoch < task.epoch
 
 
 def _owns(record: OwnerRecord | None, task: TaskCommit, transactional_id: str) -> bool:
