@@ -1,0 +1,104 @@
+"""When each of several releases that the group wants at once is asked for: a few at a time, so that hand-overs do not share
+their machines with others that began with them.
+
+One rule: a release that waits for its turn is left out, and its task is sent as what it still is, one that its owner runs; so
+waiting costs nothing, and it ends within a bound. Pure; time comes in. Only the learner protocol has turns: in the others a
+rebalance stops what moves anyhow. The group knows nothing of this: to it a release is asked for, and not answered yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from math import ceil
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from orchestrator.model import Assignment, Protocol, TaskId
+
+BETWEEN_MS = 60  # two turns: about as long as a hand-over keeps a machine of two cores busy
+SHARE = 4  # so many turns for those that wait, if no more come: each costs a member an assignment
+MOST_MS = 250  # none waits for longer
+OF_TIMEOUT = 4  # nor for longer than this part of the release timeout, which has begun
+
+
+class _Waiting(NamedTuple):
+    session: int
+    task: TaskId
+
+
+class ReleaseTurns:
+    """See the module text. Sessions are those of members with the coordinator."""
+
+    def __init__(self) -> None:
+        self._until_ms: dict[_Waiting, int] = {}  # in order; by when each has its turn
+        self._waiting: dict[int, dict[TaskId, int]] = {}  # the same by session, with the epochs
+        self._asked: dict[int, dict[TaskId, int]] = {}  # those of the last assignment that had their turn
+        self._wanted: dict[int, Assignment] = {}  # the last one of each session with releases
+        self._next_ms = 0  # when the next turn may be
+
+    def of(
+        self, session: int, wanted: Assignment, runs: Mapping[TaskId, int], now_ms: int, timeout_ms: int
+    ) -> Assignment:
+        """What is to be sent of an assignment. `runs`: the tasks that the member says it runs, with their epochs; of others nothing
+        is to be handed over. `timeout_ms`: the release timeout."""
+        if not wanted.release:
+            self.forget(session)
+            return wanted
+        until_ms = now_ms + min(MOST_MS, timeout_ms // OF_TIMEOUT)
+        waited, had = self._waiting.get(session, {}), self._asked.get(session, {})
+        waiting: dict[TaskId, int] = {}
+        for task, epoch in wanted.release.items():
+            if had.get(task) == epoch or runs.get(task) != epoch or wanted.protocol is not Protocol.LEARNER:
+                continue
+            if waited.get(task) == epoch:
+                waiting[task] = epoch
+            elif self._until_ms or now_ms < self._next_ms:
+                waiting[task] = epoch
+                self._until_ms[_Waiting(session, task)] = until_ms
+            else:
+                self._next_ms = now_ms + BETWEEN_MS
+        self._drop(session, waited.keys() - waiting.keys())
+        self._wanted[session], self._waiting[session] = wanted, waiting
+        self._asked[session] = {task: epoch for task, epoch in wanted.release.items() if task not in waiting}
+        return self._shaped(session)
+
+    def due(self, now_ms: int) -> list[tuple[int, Assignment]]:
+        """Those whose turn it is: what is to be sent now, with its session."""
+        turn = 0
+        if self._until_ms and now_ms >= self._next_ms:
+            turn = ceil(len(self._until_ms) / SHARE)
+            self._next_ms = now_ms + BETWEEN_MS
+        late = sum(until_ms <= now_ms for until_ms in self._until_ms.values())
+        touched: dict[int, None] = {}
+        for session, task in list(self._until_ms)[: max(turn, late)]:
+            self._asked[session][task] = self._waiting[session][task]
+            self._drop(session, [task])
+            touched[session] = None
+        return [(session, self._shaped(session)) for session in touched]
+
+    def next_ms(self) -> int | None:
+        """When `due` has something; None where none waits."""
+        first = next(iter(self._until_ms.values()), None)
+        return None if first is None else min(self._next_ms, first)
+
+    def forget(self, session: int) -> None:
+        """It has ended, or nothing is to be released by it."""
+        self._drop(session, list(self._waiting.get(session, ())))
+        for kept in (self._waiting, self._asked, self._wanted):
+            kept.pop(session, None)
+
+    def _drop(self, session: int, tasks: Iterable[TaskId]) -> None:
+        for task in tasks:
+            self._until_ms.pop(_Waiting(session, task), None)
+            self._waiting[session].pop(task, None)
+
+    def _shaped(self, session: int) -> Assignment:
+        wanted, waiting = self._wanted[session], self._waiting[session]
+        if not waiting:
+            return wanted
+        return replace(wanted, active={**wanted.active, **waiting}, release=_without(wanted.release, waiting))
+
+
+def _without(releases: Mapping[TaskId, int], waiting: Collection[TaskId]) -> dict[TaskId, int]:
+    return {task: epoch for task, epoch in releases.items() if task not in waiting}

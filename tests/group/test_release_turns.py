@@ -1,0 +1,210 @@
+"""Releases that are wanted at once are asked for a few at a time. Laws: what waits is sent as what it still is, each release is asked
+for within the bound, one that was asked for stays so, and a member hears of a rebalance no more than a few times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.coordinator import admin, messages
+from orchestrator.coordinator.connection import Connection
+from orchestrator.coordinator.release_turns import BETWEEN_MS, MOST_MS, SHARE, ReleaseTurns
+from orchestrator.coordinator.requests import ScaleDownRequest
+from orchestrator.coordinator.shell import Coordinator
+from orchestrator.coordinator.transport import connect
+from orchestrator.model import (
+    Assignment,
+    Copy,
+    JoinRequest,
+    MemberStatus,
+    Owner,
+    Protocol,
+    Role,
+    Settings,
+    Task,
+    TaskId,
+)
+from orchestrator.simulator.ledger import KeptLedger
+from tests.group.coordinators import CREDENTIALS, ask, listening
+
+TASKS = [TaskId(0, n) for n in range(40)]
+TIMEOUT_MS = Settings().release_timeout_ms
+
+
+def releasing(*tasks: TaskId, epoch: int = 1, protocol: Protocol = Protocol.LEARNER) -> Assignment:
+    return Assignment(2, 1, release=dict.fromkeys(tasks, epoch), protocol=protocol)
+
+
+def running(*tasks: TaskId, epoch: int = 1) -> dict[TaskId, int]:
+    return dict.fromkeys(tasks, epoch)
+
+
+def of(turns: ReleaseTurns, session: int, wanted: Assignment, now_ms: int, timeout_ms: int = TIMEOUT_MS) -> Assignment:
+    """Its member runs all of it."""
+    return turns.of(session, wanted, {**wanted.active, **wanted.release}, now_ms, timeout_ms)
+
+
+def test_a_few_are_asked_for_one_after_the_other_whoever_runs_them() -> None:
+    turns = ReleaseTurns()
+    first, second = of(turns, 1, releasing(*TASKS[:2]), 1_000), of(turns, 2, releasing(*TASKS[2:4]), 1_001)
+    assert first.release == {TASKS[0]: 1} and first.active == {TASKS[1]: 1}
+    assert not second.release and second.active == running(*TASKS[2:4])
+    seen = []
+    while (at_ms := turns.next_ms()) is not None:
+        seen += [(at_ms, session, list(sent.release), list(sent.active)) for session, sent in turns.due(at_ms)]
+    assert seen == [
+        (1_000 + BETWEEN_MS, 1, TASKS[:2], []),
+        (1_000 + 2 * BETWEEN_MS, 2, TASKS[2:3], TASKS[3:4]),
+        (1_000 + 3 * BETWEEN_MS, 2, TASKS[2:4], []),
+    ]
+
+
+def test_one_alone_is_asked_for_at_once_and_again_when_the_turn_before_is_over() -> None:
+    turns = ReleaseTurns()
+    assert of(turns, 1, releasing(TASKS[0]), 1_000).release
+    assert of(turns, 2, releasing(TASKS[1]), 1_000 + BETWEEN_MS).release
+    assert turns.next_ms() is None
+
+
+def test_many_are_asked_for_within_the_bound_in_a_few_assignments() -> None:
+    turns = ReleaseTurns()
+    of(turns, 1, releasing(*TASKS), 1_000)
+    sent = []
+    while (at_ms := turns.next_ms()) is not None:
+        sent += [(at_ms, one) for _, one in turns.due(at_ms)]
+    assert sent[-1][0] <= 1_000 + MOST_MS and set(sent[-1][1].release) == set(TASKS)
+    assert len(sent) <= SHARE + 1
+
+
+def test_a_short_release_timeout_shortens_the_bound() -> None:
+    turns = ReleaseTurns()
+    of(turns, 1, releasing(*TASKS[:4]), 1_000, timeout_ms=40)
+    [(_, sent)] = turns.due(1_010)
+    assert set(sent.release) == set(TASKS[:4])
+
+
+def test_where_all_stops_for_a_rebalance_nothing_waits() -> None:
+    for protocol in (Protocol.EAGER, Protocol.COOPERATIVE):
+        wanted = releasing(*TASKS[:4], protocol=protocol)
+        assert of(ReleaseTurns(), 1, wanted, 1_000) == wanted
+
+
+def test_what_its_member_does_not_run_does_not_wait() -> None:
+    """It never began, or was given up: there is nothing to go on with, and a proof to be had."""
+    for runs in ({}, running(*TASKS[:4], epoch=2)):
+        wanted = releasing(*TASKS[:4])
+        assert ReleaseTurns().of(1, wanted, runs, 1_000, TIMEOUT_MS) == wanted
+
+
+def test_one_that_is_taken_back_and_wanted_again_waits_anew() -> None:
+    turns = ReleaseTurns()
+    of(turns, 1, releasing(*TASKS[:2]), 1_000)
+    assert of(turns, 1, Assignment(3, 1, active=running(*TASKS[:2])), 1_010).active == running(*TASKS[:2])
+    assert turns.next_ms() is None
+    assert of(turns, 1, releasing(*TASKS[:2]), 1_020).active == running(*TASKS[:2])
+    assert turns.next_ms() == 1_000 + BETWEEN_MS
+
+
+def test_what_else_the_group_wants_meanwhile_is_sent_at_once() -> None:
+    turns = ReleaseTurns()
+    of(turns, 1, releasing(*TASKS[:2]), 1_000)
+    later = Assignment(3, 1, active={TASKS[5]: 7}, release=running(*TASKS[:2]), learners=(TASKS[6],))
+    sent = of(turns, 1, later, 1_010)
+    assert sent.active == {TASKS[5]: 7, TASKS[1]: 1} and sent.release == {TASKS[0]: 1}
+    assert (sent.learners, sent.generation) == (later.learners, 3)
+    assert turns.due(1_000 + BETWEEN_MS) == [(1, later)]
+
+
+def test_the_end_of_a_session_ends_its_waits() -> None:
+    turns = ReleaseTurns()
+    of(turns, 1, releasing(*TASKS[:3]), 1_000)
+    turns.forget(1)
+    assert turns.next_ms() is None and turns.due(5_000) == []
+
+
+releases = st.dictionaries(st.sampled_from(TASKS[:8]), st.integers(1, 2), max_size=8)
+steps = st.lists(
+    st.tuples(st.integers(1, 3), releases, st.sampled_from([*Protocol, Protocol.LEARNER]), st.integers(0, 90)),
+    max_size=25,
+)
+
+
+@given(steps)
+def test_whatever_is_wanted(script: list[tuple[int, Mapping[TaskId, int], Protocol, int]]) -> None:
+    turns, now_ms = ReleaseTurns(), 0
+    wanted: dict[int, Assignment] = {}
+    since: dict[tuple[int, TaskId, int], int] = {}
+    asked: dict[int, set[tuple[TaskId, int]]] = {}
+
+    def sent(session: int, one: Assignment) -> None:
+        """Raises AssertionError where it breaks a law."""
+        assert {**one.active, **one.release} == wanted[session].release
+        assert not one.active.keys() & one.release.keys()
+        still = asked.get(session, set()) & set(wanted[session].release.items())
+        assert still <= set(one.release.items())
+        asked[session] = set(one.release.items())
+
+    def until(end_ms: int) -> None:
+        while (at_ms := turns.next_ms()) is not None and at_ms <= end_ms:
+            for session, one in turns.due(at_ms):
+                sent(session, one)
+                assert all(
+                    at_ms <= since[session, task, epoch] + MOST_MS
+                    for task, epoch in one.release.items()
+                    if (session, task, epoch) in since
+                )
+                for item in one.release.items():
+                    since.pop((session, *item), None)
+
+    for session, release, protocol, pause_ms in script:
+        until(now_ms := now_ms + pause_ms)
+        wanted[session] = Assignment(1, 1, release=release, protocol=protocol)
+        sent(session, one := turns.of(session, wanted[session], release, now_ms, TIMEOUT_MS))
+        waiting = {(session, *item) for item in one.active.items()}
+        for gone in [key for key in since if key[0] == session and key not in waiting]:
+            del since[gone]
+        for key in waiting:
+            since.setdefault(key, now_ms)
+    until(now_ms + MOST_MS)
+    assert turns.next_ms() is None and not since
+    assert all(asked.get(session, set()) == set(one.release.items()) for session, one in wanted.items())
+
+
+async def assignments(link: Connection, releases: int) -> list[Assignment]:
+    """All of them, up to one that asks for so many releases."""
+    found: list[Assignment] = []
+    while not found or len(found[-1].release) < releases:
+        message = await link.receive_down()
+        if isinstance(message, messages.Assign):
+            found.append(message.assignment)
+    return found
+
+
+async def test_a_coordinator_asks_a_leaver_for_one_task_after_the_other() -> None:
+    tasks = TASKS[:3]
+    owners = [Owner(task, 1, "S1", "S1#1", 1) for task in tasks]
+    ledger = KeptLedger(owners, members=["S1", "S2"])
+    coordinator = Coordinator("bench", Settings(max_learners_per_instance=9), ledger, map(Task, tasks), admin.HANDLERS)
+    services, address = await listening(coordinator)
+    serving = asyncio.create_task(coordinator.serve())
+    copies = {task: Copy(Role.LEARNER, 9, 9, True, 0) for task in tasks}
+    async with asyncio.timeout(30):
+        links = []
+        for name, status in (("S1", MemberStatus(active=running(*tasks))), ("S2", MemberStatus(copies=copies))):
+            links.append(link := await connect(address, CREDENTIALS))
+            join_request = JoinRequest(name, name, f"{name}#1", f"{name}#1")
+            link.send(messages.Join(messages.VERSION, "bench", join_request, status))
+        control = await connect(address, CREDENTIALS)
+        await ask(control, ScaleDownRequest(instances="S1"))
+        sent = await assignments(links[0], 3)
+        counts = [len(one.release) for one in sent]
+        assert counts == sorted(counts) and set(counts) >= {1, 2, 3}
+        assert all(one.active.keys() | one.release.keys() == set(tasks) for one in sent)
+        for one in (*links, control):
+            await one.close()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await services.close()
