@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from orchestrator.clocks import monotonic_ms
 from orchestrator.coordinator.release_turns import ReleaseTurns
-from orchestrator.group.members import Member
+from orchestrator.group.members import Members
 from orchestrator.model import Assignment
 
 
@@ -22,8 +22,9 @@ class Assigning:
         self._turns = ReleaseTurns()
         self._timer: asyncio.TimerHandle | None = None
 
-    def assign(self, session: int, wanted: Assignment, member: Member | None, timeout_ms: int) -> None:
+    def assign(self, session: int, wanted: Assignment, members: Members, timeout_ms: int) -> None:
         """What the group wants of the session's member now. `timeout_ms`: the release timeout."""
+        member = members.of_session(session)
         runs = member.status.active if member is not None else {}
         self._send(session, self._turns.of(session, wanted, runs, monotonic_ms(), timeout_ms))
         self._wait()

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from orchestrator.model import Assignment, Protocol, TaskId
 
-BETWEEN_MS = 60  # two turns: about as long as a hand-over keeps a machine of two cores busy
+BETWEEN_MS = 100  # two turns: a hand-over keeps two cores busy for half of that, or for all of it beside others
 SHARE = 4  # so many turns for those that wait, if no more come: each costs a member an assignment
-MOST_MS = 250  # none waits for longer
+MOST_MS = 400  # none waits for longer
 OF_TIMEOUT = 4  # nor for longer than this part of the release timeout, which has begun
 
 

@@ -228,9 +228,9 @@ class Coordinator:
     def _perform(self, effect: ev.Effect) -> None:
         match effect:
             case ev.Send(session, assignment):
-                member = self.group.members.of_session(session)
-                self._assigning.assign(session, assignment, member, self.settings.release_timeout_ms)
+                self._assigning.assign(session, assignment, self.group.members, self.settings.release_timeout_ms)
             case ev.CloseSession(session, fenced):
+                self._assigning.forget(session)
                 self._send(session, messages.Closed(fenced, "fenced" if fenced else "another session took over"))
             case ev.RecordOwners() | ev.Fence():
                 if isinstance(effect, ev.RecordOwners):

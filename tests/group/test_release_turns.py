@@ -4,8 +4,10 @@ for within the bound, one that was asked for stays so, and a member hears of a r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,28 +185,52 @@ async def assignments(link: Connection, releases: int) -> list[Assignment]:
     return found
 
 
-async def test_a_coordinator_asks_a_leaver_for_one_task_after_the_other() -> None:
-    tasks = TASKS[:3]
-    owners = [Owner(task, 1, "S1", "S1#1", 1) for task in tasks]
-    ledger = KeptLedger(owners, members=["S1", "S2"])
-    coordinator = Coordinator("bench", Settings(max_learners_per_instance=9), ledger, map(Task, tasks), admin.HANDLERS)
+async def joined(address: str, name: str, status: MemberStatus) -> Connection:
+    link = await connect(address, CREDENTIALS)
+    link.send(messages.Join(messages.VERSION, "bench", JoinRequest(name, name, f"{name}#1", f"{name}#1"), status))
+    return link
+
+
+@asynccontextmanager
+async def leaving() -> AsyncIterator[tuple[str, Connection]]:
+    """S1 runs three tasks, S2 has ready copies of them, and S1 is to leave: the address, and its connection."""
+    ledger = KeptLedger([Owner(task, 1, "S1", "S1#1", 1) for task in TASKS[:3]], members=["S1", "S2"])
+    settings = Settings(max_learners_per_instance=9)
+    coordinator = Coordinator("bench", settings, ledger, map(Task, TASKS[:3]), admin.HANDLERS)
     services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
-    copies = {task: Copy(Role.LEARNER, 9, 9, True, 0) for task in tasks}
+    copies = {task: Copy(Role.LEARNER, 9, 9, True, 0) for task in TASKS[:3]}
     async with asyncio.timeout(30):
-        links = []
-        for name, status in (("S1", MemberStatus(active=running(*tasks))), ("S2", MemberStatus(copies=copies))):
-            links.append(link := await connect(address, CREDENTIALS))
-            join_request = JoinRequest(name, name, f"{name}#1", f"{name}#1")
-            link.send(messages.Join(messages.VERSION, "bench", join_request, status))
-        control = await connect(address, CREDENTIALS)
-        await ask(control, ScaleDownRequest(instances="S1"))
-        sent = await assignments(links[0], 3)
+        leaver = await joined(address, "S1", MemberStatus(active=running(*TASKS[:3])))
+        links = [leaver, await joined(address, "S2", MemberStatus(copies=copies)), await connect(address, CREDENTIALS)]
+        await ask(links[-1], ScaleDownRequest(instances="S1"))
+        try:
+            yield address, leaver
+        finally:
+            for one in links:
+                await one.close()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            await services.close()
+
+
+async def test_a_coordinator_asks_a_leaver_for_one_task_after_the_other() -> None:
+    async with leaving() as (_, leaver):
+        sent = await assignments(leaver, 3)
         counts = [len(one.release) for one in sent]
         assert counts == sorted(counts) and set(counts) >= {1, 2, 3}
-        assert all(one.active.keys() | one.release.keys() == set(tasks) for one in sent)
-        for one in (*links, control):
-            await one.close()
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        await services.close()
+        assert all(one.active.keys() | one.release.keys() == set(TASKS[:3]) for one in sent)
+
+
+async def test_who_is_back_over_another_session_is_asked_over_that_alone() -> None:
+    async with leaving() as (address, leaver):
+        asked = await assignments(leaver, 1)
+        again = await joined(address, "S1", MemberStatus(generation=1, term=1, active=running(*TASKS[:3])))
+        assert len((await assignments(again, 3))[-1].release) == 3
+        await again.close()
+        assert len(asked[-1].release) == 1
+        while not isinstance(await leaver.receive_down(), messages.Closed):
+            pass
+        with pytest.raises(TimeoutError):  # what came over it before the last one over the other is here by now
+            async with asyncio.timeout(0.2):
+                await leaver.receive_down()
