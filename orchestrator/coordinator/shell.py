@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.clocks import monotonic_ms, wall_ms
 from orchestrator.coordinator import messages
-from orchestrator.coordinator.assigning import Assigning
+from orchestrator.coordinator.assignment_sender import AssignmentSender
 from orchestrator.coordinator.assignor_process import AssignorProcess
 from orchestrator.coordinator.election import LEASE_TIMEOUT_MS
 from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
@@ -91,7 +91,7 @@ class Coordinator:
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
         self._left_over: ev.Fence | ev.OperationEnded | None = None  # taken out of it, and to be written next
         self._refusals: asyncio.Queue[NotCoordinator] = asyncio.Queue()  # of writes outside of the loops
-        self._assigning = Assigning(lambda session, assignment: self._send(session, messages.Assign(assignment)))
+        self._sender = AssignmentSender(lambda session, one: self._send(session, messages.Assign(one)))
         self._agreed = asyncio.Event()
         self._none_moves = asyncio.Event()
         self._event_came = asyncio.Event()  # more than a heartbeat or a tick has come
@@ -151,7 +151,7 @@ class Coordinator:
         self._ended = True
         self._started.set()
         self.gathered.set()
-        self._assigning.close()
+        self._sender.close()
         await asyncio.gather(*(peer.connection.close() for peer in list(self._peers.values())))
 
     async def _resume_operations(self) -> None:
@@ -228,9 +228,9 @@ class Coordinator:
     def _perform(self, effect: ev.Effect) -> None:
         match effect:
             case ev.Send(session, assignment):
-                self._assigning.assign(session, assignment, self.group.members, self.settings.release_timeout_ms)
+                self._sender.send(session, assignment, self.group.members, self.settings.release_timeout_ms)
             case ev.CloseSession(session, fenced):
-                self._assigning.forget(session)
+                self._sender.forget(session)
                 self._send(session, messages.Closed(fenced, "fenced" if fenced else "another session took over"))
             case ev.RecordOwners() | ev.Fence():
                 if isinstance(effect, ev.RecordOwners):
@@ -411,7 +411,7 @@ class Coordinator:
         self._peers.pop(peer.id, None)
         self._decoders.pop(peer.id, None)
         self._statuses.pop(peer.id, None)
-        self._assigning.forget(peer.id)
+        self._sender.forget(peer.id)
         if self._joined.pop(peer.id, None) is not None:
             self.event(ev.SessionEnded(peer.id))
 

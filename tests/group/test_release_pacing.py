@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.coordinator import admin, messages
 from orchestrator.coordinator.connection import Connection
-from orchestrator.coordinator.release_turns import BETWEEN_MS, MOST_MS, SHARE, ReleaseTurns
+from orchestrator.coordinator.release_pacing import BETWEEN_MS, MOST_MS, SHARE, ReleasePacing
 from orchestrator.coordinator.requests import ScaleDownRequest
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
@@ -44,19 +44,21 @@ def running(*tasks: TaskId, epoch: int = 1) -> dict[TaskId, int]:
     return dict.fromkeys(tasks, epoch)
 
 
-def of(turns: ReleaseTurns, session: int, wanted: Assignment, now_ms: int, timeout_ms: int = TIMEOUT_MS) -> Assignment:
+def of(
+    pacing: ReleasePacing, session: int, wanted: Assignment, now_ms: int, timeout_ms: int = TIMEOUT_MS
+) -> Assignment:
     """Its member runs all of it."""
-    return turns.of(session, wanted, {**wanted.active, **wanted.release}, now_ms, timeout_ms)
+    return pacing.paced(session, wanted, {**wanted.active, **wanted.release}, now_ms, timeout_ms)
 
 
 def test_a_few_are_asked_for_one_after_the_other_whoever_runs_them() -> None:
-    turns = ReleaseTurns()
-    first, second = of(turns, 1, releasing(*TASKS[:2]), 1_000), of(turns, 2, releasing(*TASKS[2:4]), 1_001)
+    pacing = ReleasePacing()
+    first, second = of(pacing, 1, releasing(*TASKS[:2]), 1_000), of(pacing, 2, releasing(*TASKS[2:4]), 1_001)
     assert first.release == {TASKS[0]: 1} and first.active == {TASKS[1]: 1}
     assert not second.release and second.active == running(*TASKS[2:4])
     seen = []
-    while (at_ms := turns.next_ms()) is not None:
-        seen += [(at_ms, session, list(sent.release), list(sent.active)) for session, sent in turns.due(at_ms)]
+    while (at_ms := pacing.next_ms()) is not None:
+        seen += [(at_ms, session, list(sent.release), list(sent.active)) for session, sent in pacing.due(at_ms)]
     assert seen == [
         (1_000 + BETWEEN_MS, 1, TASKS[:2], []),
         (1_000 + 2 * BETWEEN_MS, 2, TASKS[2:3], TASKS[3:4]),
@@ -64,67 +66,67 @@ def test_a_few_are_asked_for_one_after_the_other_whoever_runs_them() -> None:
     ]
 
 
-def test_one_alone_is_asked_for_at_once_and_again_when_the_turn_before_is_over() -> None:
-    turns = ReleaseTurns()
-    assert of(turns, 1, releasing(TASKS[0]), 1_000).release
-    assert of(turns, 2, releasing(TASKS[1]), 1_000 + BETWEEN_MS).release
-    assert turns.next_ms() is None
+def test_one_alone_is_asked_for_at_once_and_the_next_when_the_time_between_is_over() -> None:
+    pacing = ReleasePacing()
+    assert of(pacing, 1, releasing(TASKS[0]), 1_000).release
+    assert of(pacing, 2, releasing(TASKS[1]), 1_000 + BETWEEN_MS).release
+    assert pacing.next_ms() is None
 
 
 def test_many_are_asked_for_within_the_bound_in_a_few_assignments() -> None:
-    turns = ReleaseTurns()
-    of(turns, 1, releasing(*TASKS), 1_000)
+    pacing = ReleasePacing()
+    of(pacing, 1, releasing(*TASKS), 1_000)
     sent = []
-    while (at_ms := turns.next_ms()) is not None:
-        sent += [(at_ms, one) for _, one in turns.due(at_ms)]
+    while (at_ms := pacing.next_ms()) is not None:
+        sent += [(at_ms, one) for _, one in pacing.due(at_ms)]
     assert sent[-1][0] <= 1_000 + MOST_MS and set(sent[-1][1].release) == set(TASKS)
     assert len(sent) <= SHARE + 1
 
 
 def test_a_short_release_timeout_shortens_the_bound() -> None:
-    turns = ReleaseTurns()
-    of(turns, 1, releasing(*TASKS[:4]), 1_000, timeout_ms=40)
-    [(_, sent)] = turns.due(1_010)
+    pacing = ReleasePacing()
+    of(pacing, 1, releasing(*TASKS[:4]), 1_000, timeout_ms=40)
+    [(_, sent)] = pacing.due(1_010)
     assert set(sent.release) == set(TASKS[:4])
 
 
 def test_where_all_stops_for_a_rebalance_nothing_waits() -> None:
     for protocol in (Protocol.EAGER, Protocol.COOPERATIVE):
         wanted = releasing(*TASKS[:4], protocol=protocol)
-        assert of(ReleaseTurns(), 1, wanted, 1_000) == wanted
+        assert of(ReleasePacing(), 1, wanted, 1_000) == wanted
 
 
 def test_what_its_member_does_not_run_does_not_wait() -> None:
     """It never began, or was given up: there is nothing to go on with, and a proof to be had."""
     for runs in ({}, running(*TASKS[:4], epoch=2)):
         wanted = releasing(*TASKS[:4])
-        assert ReleaseTurns().of(1, wanted, runs, 1_000, TIMEOUT_MS) == wanted
+        assert ReleasePacing().paced(1, wanted, runs, 1_000, TIMEOUT_MS) == wanted
 
 
 def test_one_that_is_taken_back_and_wanted_again_waits_anew() -> None:
-    turns = ReleaseTurns()
-    of(turns, 1, releasing(*TASKS[:2]), 1_000)
-    assert of(turns, 1, Assignment(3, 1, active=running(*TASKS[:2])), 1_010).active == running(*TASKS[:2])
-    assert turns.next_ms() is None
-    assert of(turns, 1, releasing(*TASKS[:2]), 1_020).active == running(*TASKS[:2])
-    assert turns.next_ms() == 1_000 + BETWEEN_MS
+    pacing = ReleasePacing()
+    of(pacing, 1, releasing(*TASKS[:2]), 1_000)
+    assert of(pacing, 1, Assignment(3, 1, active=running(*TASKS[:2])), 1_010).active == running(*TASKS[:2])
+    assert pacing.next_ms() is None
+    assert of(pacing, 1, releasing(*TASKS[:2]), 1_020).active == running(*TASKS[:2])
+    assert pacing.next_ms() == 1_000 + BETWEEN_MS
 
 
 def test_what_else_the_group_wants_meanwhile_is_sent_at_once() -> None:
-    turns = ReleaseTurns()
-    of(turns, 1, releasing(*TASKS[:2]), 1_000)
+    pacing = ReleasePacing()
+    of(pacing, 1, releasing(*TASKS[:2]), 1_000)
     later = Assignment(3, 1, active={TASKS[5]: 7}, release=running(*TASKS[:2]), learners=(TASKS[6],))
-    sent = of(turns, 1, later, 1_010)
+    sent = of(pacing, 1, later, 1_010)
     assert sent.active == {TASKS[5]: 7, TASKS[1]: 1} and sent.release == {TASKS[0]: 1}
     assert (sent.learners, sent.generation) == (later.learners, 3)
-    assert turns.due(1_000 + BETWEEN_MS) == [(1, later)]
+    assert pacing.due(1_000 + BETWEEN_MS) == [(1, later)]
 
 
 def test_the_end_of_a_session_ends_its_waits() -> None:
-    turns = ReleaseTurns()
-    of(turns, 1, releasing(*TASKS[:3]), 1_000)
-    turns.forget(1)
-    assert turns.next_ms() is None and turns.due(5_000) == []
+    pacing = ReleasePacing()
+    of(pacing, 1, releasing(*TASKS[:3]), 1_000)
+    pacing.forget(1)
+    assert pacing.next_ms() is None and pacing.due(5_000) == []
 
 
 releases = st.dictionaries(st.sampled_from(TASKS[:8]), st.integers(1, 2), max_size=8)
@@ -136,7 +138,7 @@ steps = st.lists(
 
 @given(steps)
 def test_whatever_is_wanted(script: list[tuple[int, Mapping[TaskId, int], Protocol, int]]) -> None:
-    turns, now_ms = ReleaseTurns(), 0
+    pacing, now_ms = ReleasePacing(), 0
     wanted: dict[int, Assignment] = {}
     since: dict[tuple[int, TaskId, int], int] = {}
     asked: dict[int, set[tuple[TaskId, int]]] = {}
@@ -150,8 +152,8 @@ def test_whatever_is_wanted(script: list[tuple[int, Mapping[TaskId, int], Protoc
         asked[session] = set(one.release.items())
 
     def until(end_ms: int) -> None:
-        while (at_ms := turns.next_ms()) is not None and at_ms <= end_ms:
-            for session, one in turns.due(at_ms):
+        while (at_ms := pacing.next_ms()) is not None and at_ms <= end_ms:
+            for session, one in pacing.due(at_ms):
                 sent(session, one)
                 assert all(
                     at_ms <= since[session, task, epoch] + MOST_MS
@@ -164,14 +166,14 @@ def test_whatever_is_wanted(script: list[tuple[int, Mapping[TaskId, int], Protoc
     for session, release, protocol, pause_ms in script:
         until(now_ms := now_ms + pause_ms)
         wanted[session] = Assignment(1, 1, release=release, protocol=protocol)
-        sent(session, one := turns.of(session, wanted[session], release, now_ms, TIMEOUT_MS))
+        sent(session, one := pacing.paced(session, wanted[session], release, now_ms, TIMEOUT_MS))
         waiting = {(session, *item) for item in one.active.items()}
         for gone in [key for key in since if key[0] == session and key not in waiting]:
             del since[gone]
         for key in waiting:
             since.setdefault(key, now_ms)
     until(now_ms + MOST_MS)
-    assert turns.next_ms() is None and not since
+    assert pacing.next_ms() is None and not since
     assert all(asked.get(session, set()) == set(one.release.items()) for session, one in wanted.items())
 
 

@@ -1,9 +1,10 @@
-"""When each of several releases that the group wants at once is asked for: a few at a time, so that hand-overs do not share
-their machines with others that began with them.
+"""Paces the releases that a group asks for: a few at a time, so that hand-overs do not share their machines with others that
+began with them.
 
-One rule: a release that waits for its turn is left out, and its task is sent as what it still is, one that its owner runs; so
-waiting costs nothing, and it ends within a bound. Pure; time comes in. Only the learner protocol has turns: in the others a
-rebalance stops what moves anyhow. The group knows nothing of this: to it a release is asked for, and not answered yet.
+One rule: a release that waits is left out, and its task is sent as what it still is, active at its owner; so waiting costs
+nothing, and it ends within a bound. Pure; time comes in. Only the learner protocol is paced: in the others a rebalance stops
+what moves anyhow. The group's core knows nothing of this: to it a release is asked for, and not answered yet. The
+coordinator's shell sends each assignment through here (assignment_sender.py). Decision 120.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from msgspec.structs import replace
 
 from orchestrator.model import Assignment, Protocol, TaskId
 
-BETWEEN_MS = 100  # two turns: a hand-over keeps two cores busy for half of that, or for all of it beside others
-SHARE = 4  # so many turns for those that wait, if no more come: each costs a member an assignment
+BETWEEN_MS = 100  # a hand-over keeps two cores busy for half of that, or for all of it beside others
+SHARE = 4  # of those that wait one in so many is asked for at a time: each time costs a member an assignment
 MOST_MS = 400  # none waits for longer
 OF_TIMEOUT = 4  # nor for longer than this part of the release timeout, which has begun
 
@@ -27,29 +28,29 @@ class _Waiting(NamedTuple):
     task: TaskId
 
 
-class ReleaseTurns:
+class ReleasePacing:
     """See the module text. Sessions are those of members with the coordinator."""
 
     def __init__(self) -> None:
-        self._until_ms: dict[_Waiting, int] = {}  # in order; by when each has its turn
+        self._until_ms: dict[_Waiting, int] = {}  # in order; by when each is asked for
         self._waiting: dict[int, dict[TaskId, int]] = {}  # the same by session, with the epochs
-        self._asked: dict[int, dict[TaskId, int]] = {}  # those of the last assignment that had their turn
+        self._asked: dict[int, dict[TaskId, int]] = {}  # those of the last assignment that were asked for
         self._wanted: dict[int, Assignment] = {}  # the last one of each session with releases
-        self._next_ms = 0  # when the next turn may be
+        self._next_ms = 0  # when the next ones may be asked for
 
-    def of(
-        self, session: int, wanted: Assignment, runs: Mapping[TaskId, int], now_ms: int, timeout_ms: int
+    def paced(
+        self, session: int, wanted: Assignment, running: Mapping[TaskId, int], now_ms: int, timeout_ms: int
     ) -> Assignment:
-        """What is to be sent of an assignment. `runs`: the tasks that the member says it runs, with their epochs; of others nothing
-        is to be handed over. `timeout_ms`: the release timeout."""
+        """Returns what is sent of an assignment now. `running`: the tasks that the member reports as active, with their epochs; a
+        release of another task is only a proof, and does not wait. `timeout_ms`: the release timeout."""
         if not wanted.release:
             self.forget(session)
             return wanted
         until_ms = now_ms + min(MOST_MS, timeout_ms // OF_TIMEOUT)
-        waited, had = self._waiting.get(session, {}), self._asked.get(session, {})
+        waited, asked = self._waiting.get(session, {}), self._asked.get(session, {})
         waiting: dict[TaskId, int] = {}
         for task, epoch in wanted.release.items():
-            if had.get(task) == epoch or runs.get(task) != epoch or wanted.protocol is not Protocol.LEARNER:
+            if asked.get(task) == epoch or running.get(task) != epoch or wanted.protocol is not Protocol.LEARNER:
                 continue
             if waited.get(task) == epoch:
                 waiting[task] = epoch
@@ -60,30 +61,30 @@ class ReleaseTurns:
                 self._next_ms = now_ms + BETWEEN_MS
         self._drop(session, waited.keys() - waiting.keys())
         self._wanted[session], self._waiting[session] = wanted, waiting
-        self._asked[session] = {task: epoch for task, epoch in wanted.release.items() if task not in waiting}
-        return self._shaped(session)
+        self._asked[session] = _without(wanted.release, waiting)
+        return self._to_send(session)
 
     def due(self, now_ms: int) -> list[tuple[int, Assignment]]:
-        """Those whose turn it is: what is to be sent now, with its session."""
-        turn = 0
+        """Returns what is sent now because releases have waited for long enough, each with its session."""
+        count = 0
         if self._until_ms and now_ms >= self._next_ms:
-            turn = ceil(len(self._until_ms) / SHARE)
+            count = ceil(len(self._until_ms) / SHARE)
             self._next_ms = now_ms + BETWEEN_MS
         late = sum(until_ms <= now_ms for until_ms in self._until_ms.values())
-        touched: dict[int, None] = {}
-        for session, task in list(self._until_ms)[: max(turn, late)]:
+        sessions: dict[int, None] = {}
+        for session, task in list(self._until_ms)[: max(count, late)]:
             self._asked[session][task] = self._waiting[session][task]
             self._drop(session, [task])
-            touched[session] = None
-        return [(session, self._shaped(session)) for session in touched]
+            sessions[session] = None
+        return [(session, self._to_send(session)) for session in sessions]
 
     def next_ms(self) -> int | None:
-        """When `due` has something; None where none waits."""
+        """Returns when `due` is called next; None where no release waits."""
         first = next(iter(self._until_ms.values()), None)
         return None if first is None else min(self._next_ms, first)
 
     def forget(self, session: int) -> None:
-        """It has ended, or nothing is to be released by it."""
+        """Ends what waits of a session: it is over, or its member has nothing to release."""
         self._drop(session, list(self._waiting.get(session, ())))
         for kept in (self._waiting, self._asked, self._wanted):
             kept.pop(session, None)
@@ -93,7 +94,7 @@ class ReleaseTurns:
             self._until_ms.pop(_Waiting(session, task), None)
             self._waiting[session].pop(task, None)
 
-    def _shaped(self, session: int) -> Assignment:
+    def _to_send(self, session: int) -> Assignment:
         wanted, waiting = self._wanted[session], self._waiting[session]
         if not waiting:
             return wanted
