@@ -11,10 +11,13 @@ import pytest
 from state.errors import Fenced
 from state.log.group_store import OwnerRecord
 from state.log.kafka import broker, facts
+from state.log.kafka.building import build
+from state.log.kafka.facts import UNDER_LEASE
+from state.log.kafka.facts_topic import WRITER_TIMEOUT_S
 from state.log.kafka.log import KafkaLog
 from state.log.protocol import Partition, TaskCommit, TopicSpec
 from tests import brokers
-from tests.contracts.logs import read_all, values
+from tests.contracts.logs import read_all, until, values
 from tests.kafka.place import APP, CHANGES, IN, OUT, ROUNDS, Place, child, count
 
 pytestmark = pytest.mark.kafka
@@ -76,6 +79,29 @@ async def test_one_commit_that_stays_open_holds_up_no_other_task(place: Place) -
         assert await log.positions(APP, [one]) == {one: 1}
     assert not waiting.done(), "it did not see the open commit"
     assert await waiting == {IN: 1}
+
+
+async def test_a_first_commit_waits_for_its_owner_record_and_no_longer(place: Place) -> None:
+    """A coordinator that is killed, or stands still, within the transaction of the next owner records leaves it open."""
+    log, other = await place.topics(), await place.open()
+    lease = await log.acquire(APP, "c", "a:1", None)
+    assert lease is not None
+    await other.open_writer(APP, "w")
+    topic = await other._facts_of(APP)
+    assert topic is not None and topic._tail is not None
+    topic._tail.cancel()  # it has not come to what follows when the commit begins
+    await asyncio.gather(topic._tail, return_exceptions=True)
+    await log.record_owners(lease, [OwnerRecord("0_0", 1, "m", "w", 1)])
+    held, coordinator = log.leases._held[APP]
+    written = {topic.partition(UNDER_LEASE): [facts.lease_record(held)]}
+    await coordinator._begin(written, None)
+    await coordinator._write(await build(log._cluster.topics, written), transactional=True)
+    committing = asyncio.create_task(other.commit(APP, "w", [count(1)]))
+    await until("the commit", lambda: asyncio.sleep(0, other._writers._opened[APP, "w"].turn.locked()))
+    topic._tail = asyncio.create_task(topic._follow())
+    async with asyncio.timeout(WRITER_TIMEOUT_S / 2):
+        await committing
+    assert await agreed(log) == 1
 
 
 async def test_a_broker_that_is_killed_costs_time_and_nothing_else(tmp_path: Path) -> None:

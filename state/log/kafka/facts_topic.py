@@ -145,6 +145,12 @@ class FactsTopic:
         end = (await self._cluster.offsets.watermarks([partition], "facts"))[partition]
         await self._reach(number, end, within_s)
 
+    async def read_until(self, number: int, is_there: Callable[[], bool]) -> None:
+        """As `read_settled`, or until `is_there`, whichever comes first: what lies behind that is open may stay so for long."""
+        partition = self.partition(number)
+        end = (await self._cluster.offsets.watermarks([partition], "facts"))[partition]
+        await self._reach(number, end, is_there=is_there)
+
     async def look(self, number: int, patience_s: float) -> None:
         """As `read_settled`, for who only looks: after `patience_s` what can be read now is enough."""
         try:
@@ -152,11 +158,13 @@ class FactsTopic:
         except LogBusy:
             await self.read(number)
 
-    async def _reach(self, number: int, end: int, within_s: float | None = None) -> None:
+    async def _reach(
+        self, number: int, end: int, within_s: float | None = None, is_there: Callable[[], bool] = lambda: False
+    ) -> None:
         within_s = self._cluster.settle_within_s if within_s is None else within_s
         try:
             async with asyncio.timeout(within_s), self._moved:
-                while self._positions[number] < end and self._failed is None:
+                while self._positions[number] < end and self._failed is None and not is_there():
                     await self._moved.wait()
         except TimeoutError:
             self.check()

@@ -138,8 +138,8 @@ class Writers:
         LogBusy."""
         if topic is not None:
             topic.check()
-            if any(_is_unseen(topic.view.owner(task.scope), task) for task in tasks):
-                await topic.read_settled(UNDER_LEASE)
+            if not _are_seen(topic, tasks):
+                await topic.read_until(UNDER_LEASE, lambda: _are_seen(topic, tasks))
             if topic.view.is_fenced(transactional_id):
                 raise Fenced(checks.fenced(transactional_id))
         refused = [
@@ -165,8 +165,10 @@ def _times_ms(tasks: Sequence[TaskCommit]) -> dict[Partition, int]:
     return {partition: task.at_ms for task in tasks for partition in task.positions if task.at_ms}
 
 
-def _is_unseen(record: OwnerRecord | None, task: TaskCommit) -> bool:
-    return record is None or record.epoch < task.epoch
+def _are_seen(topic: FactsTopic, tasks: Sequence[TaskCommit]) -> bool:
+    """Whether the owner record of each task was read that its commit names, or a later one."""
+    records = ((topic.view.owner(task.scope), task.epoch) for task in tasks)
+    return all(record is not None and record.epoch >= epoch for record, epoch in records)
 
 
 def _owns(record: OwnerRecord | None, task: TaskCommit, transactional_id: str) -> bool:
