@@ -9,7 +9,7 @@ coordinator's shell sends each assignment through here (assignment_sender.py). D
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import ceil
 from typing import NamedTuple
 
@@ -64,8 +64,9 @@ class ReleasePacing:
         self._asked[session] = _without(wanted.release, waiting)
         return self._to_send(session)
 
-    def due(self, now_ms: int) -> list[tuple[int, Assignment]]:
-        """Returns what is sent now because releases have waited for long enough, each with its session."""
+    def due(self, now_ms: int, running: Callable[[int], Mapping[TaskId, int] | None]) -> list[tuple[int, Assignment]]:
+        """Returns what is sent now because releases have waited for long enough, each with its session. `running`: returns the
+        active tasks of a session's member as they are now, None where nothing is to be sent to it any more."""
         count = 0
         if self._until_ms and now_ms >= self._next_ms:
             count = ceil(len(self._until_ms) / SHARE)
@@ -73,10 +74,18 @@ class ReleasePacing:
         late = sum(until_ms <= now_ms for until_ms in self._until_ms.values())
         sessions: dict[int, None] = {}
         for session, task in list(self._until_ms)[: max(count, late)]:
-            self._asked[session][task] = self._waiting[session][task]
-            self._drop(session, [task])
+            self._ask(session, [task])
             sessions[session] = None
-        return [(session, self._to_send(session)) for session in sessions]
+        found: list[tuple[int, Assignment]] = []
+        for session in sessions:
+            active = running(session)
+            if active is None:
+                self.forget(session)
+                continue
+            given_up = [task for task, epoch in self._waiting[session].items() if active.get(task) != epoch]
+            self._ask(session, given_up)
+            found.append((session, self._to_send(session)))
+        return found
 
     def next_ms(self) -> int | None:
         """Returns when `due` is called next; None where no release waits."""
@@ -88,6 +97,11 @@ class ReleasePacing:
         self._drop(session, list(self._waiting.get(session, ())))
         for kept in (self._waiting, self._asked, self._wanted):
             kept.pop(session, None)
+
+    def _ask(self, session: int, tasks: Iterable[TaskId]) -> None:
+        for task in tasks:
+            self._asked[session][task] = self._waiting[session][task]
+            self._drop(session, [task])
 
     def _drop(self, session: int, tasks: Iterable[TaskId]) -> None:
         for task in tasks:

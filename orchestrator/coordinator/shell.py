@@ -91,7 +91,7 @@ class Coordinator:
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
         self._left_over: ev.Fence | ev.OperationEnded | None = None  # taken out of it, and to be written next
         self._refusals: asyncio.Queue[NotCoordinator] = asyncio.Queue()  # of writes outside of the loops
-        self._sender = AssignmentSender(lambda session, one: self._send(session, messages.Assign(one)))
+        self._sender = AssignmentSender(self._send, lambda: self.group.members)
         self._agreed = asyncio.Event()
         self._none_moves = asyncio.Event()
         self._event_came = asyncio.Event()  # more than a heartbeat or a tick has come
@@ -228,7 +228,7 @@ class Coordinator:
     def _perform(self, effect: ev.Effect) -> None:
         match effect:
             case ev.Send(session, assignment):
-                self._sender.send(session, assignment, self.group.members, self.settings.release_timeout_ms)
+                self._sender.send(session, assignment, self.settings.release_timeout_ms)
             case ev.CloseSession(session, fenced):
                 self._sender.forget(session)
                 self._send(session, messages.Closed(fenced, "fenced" if fenced else "another session took over"))

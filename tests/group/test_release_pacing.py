@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.coordinator import admin, messages
+from orchestrator.coordinator import admin, messages, release_pacing
 from orchestrator.coordinator.connection import Connection
 from orchestrator.coordinator.release_pacing import BETWEEN_MS, MOST_MS, SHARE, ReleasePacing
 from orchestrator.coordinator.requests import ScaleDownRequest
@@ -44,21 +44,31 @@ def running(*tasks: TaskId, epoch: int = 1) -> dict[TaskId, int]:
     return dict.fromkeys(tasks, epoch)
 
 
-def of(
-    pacing: ReleasePacing, session: int, wanted: Assignment, now_ms: int, timeout_ms: int = TIMEOUT_MS
-) -> Assignment:
-    """Its member runs all of it."""
-    return pacing.paced(session, wanted, {**wanted.active, **wanted.release}, now_ms, timeout_ms)
+class Pacing(ReleasePacing):
+    """Of members that run all that is wanted of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: dict[int, Mapping[TaskId, int]] = {}
+
+
+def of(pacing: Pacing, session: int, wanted: Assignment, now_ms: int, timeout_ms: int = TIMEOUT_MS) -> Assignment:
+    pacing.runs[session] = {**wanted.active, **wanted.release}
+    return pacing.paced(session, wanted, pacing.runs[session], now_ms, timeout_ms)
+
+
+def due(pacing: Pacing, now_ms: int) -> list[tuple[int, Assignment]]:
+    return pacing.due(now_ms, pacing.runs.get)
 
 
 def test_a_few_are_asked_for_one_after_the_other_whoever_runs_them() -> None:
-    pacing = ReleasePacing()
+    pacing = Pacing()
     first, second = of(pacing, 1, releasing(*TASKS[:2]), 1_000), of(pacing, 2, releasing(*TASKS[2:4]), 1_001)
     assert first.release == {TASKS[0]: 1} and first.active == {TASKS[1]: 1}
     assert not second.release and second.active == running(*TASKS[2:4])
     seen = []
     while (at_ms := pacing.next_ms()) is not None:
-        seen += [(at_ms, session, list(sent.release), list(sent.active)) for session, sent in pacing.due(at_ms)]
+        seen += [(at_ms, session, list(sent.release), list(sent.active)) for session, sent in due(pacing, at_ms)]
     assert seen == [
         (1_000 + BETWEEN_MS, 1, TASKS[:2], []),
         (1_000 + 2 * BETWEEN_MS, 2, TASKS[2:3], TASKS[3:4]),
@@ -67,44 +77,44 @@ def test_a_few_are_asked_for_one_after_the_other_whoever_runs_them() -> None:
 
 
 def test_one_alone_is_asked_for_at_once_and_the_next_when_the_time_between_is_over() -> None:
-    pacing = ReleasePacing()
+    pacing = Pacing()
     assert of(pacing, 1, releasing(TASKS[0]), 1_000).release
     assert of(pacing, 2, releasing(TASKS[1]), 1_000 + BETWEEN_MS).release
     assert pacing.next_ms() is None
 
 
 def test_many_are_asked_for_within_the_bound_in_a_few_assignments() -> None:
-    pacing = ReleasePacing()
+    pacing = Pacing()
     of(pacing, 1, releasing(*TASKS), 1_000)
     sent = []
     while (at_ms := pacing.next_ms()) is not None:
-        sent += [(at_ms, one) for _, one in pacing.due(at_ms)]
+        sent += [(at_ms, one) for _, one in due(pacing, at_ms)]
     assert sent[-1][0] <= 1_000 + MOST_MS and set(sent[-1][1].release) == set(TASKS)
     assert len(sent) <= SHARE + 1
 
 
 def test_a_short_release_timeout_shortens_the_bound() -> None:
-    pacing = ReleasePacing()
+    pacing = Pacing()
     of(pacing, 1, releasing(*TASKS[:4]), 1_000, timeout_ms=40)
-    [(_, sent)] = pacing.due(1_010)
+    [(_, sent)] = due(pacing, 1_010)
     assert set(sent.release) == set(TASKS[:4])
 
 
 def test_where_all_stops_for_a_rebalance_nothing_waits() -> None:
     for protocol in (Protocol.EAGER, Protocol.COOPERATIVE):
         wanted = releasing(*TASKS[:4], protocol=protocol)
-        assert of(ReleasePacing(), 1, wanted, 1_000) == wanted
+        assert of(Pacing(), 1, wanted, 1_000) == wanted
 
 
 def test_what_its_member_does_not_run_does_not_wait() -> None:
     """It never began, or was given up: there is nothing to go on with, and a proof to be had."""
     for runs in ({}, running(*TASKS[:4], epoch=2)):
         wanted = releasing(*TASKS[:4])
-        assert ReleasePacing().paced(1, wanted, runs, 1_000, TIMEOUT_MS) == wanted
+        assert Pacing().paced(1, wanted, runs, 1_000, TIMEOUT_MS) == wanted
 
 
 def test_one_that_is_taken_back_and_wanted_again_waits_anew() -> None:
-    pacing = ReleasePacing()
+    pacing = Pacing()
     of(pacing, 1, releasing(*TASKS[:2]), 1_000)
     assert of(pacing, 1, Assignment(3, 1, active=running(*TASKS[:2])), 1_010).active == running(*TASKS[:2])
     assert pacing.next_ms() is None
@@ -113,20 +123,36 @@ def test_one_that_is_taken_back_and_wanted_again_waits_anew() -> None:
 
 
 def test_what_else_the_group_wants_meanwhile_is_sent_at_once() -> None:
-    pacing = ReleasePacing()
+    pacing = Pacing()
     of(pacing, 1, releasing(*TASKS[:2]), 1_000)
     later = Assignment(3, 1, active={TASKS[5]: 7}, release=running(*TASKS[:2]), learners=(TASKS[6],))
     sent = of(pacing, 1, later, 1_010)
     assert sent.active == {TASKS[5]: 7, TASKS[1]: 1} and sent.release == {TASKS[0]: 1}
     assert (sent.learners, sent.generation) == (later.learners, 3)
-    assert pacing.due(1_000 + BETWEEN_MS) == [(1, later)]
+    assert due(pacing, 1_000 + BETWEEN_MS) == [(1, later)]
 
 
 def test_the_end_of_a_session_ends_its_waits() -> None:
-    pacing = ReleasePacing()
+    pacing = Pacing()
     of(pacing, 1, releasing(*TASKS[:3]), 1_000)
     pacing.forget(1)
-    assert pacing.next_ms() is None and pacing.due(5_000) == []
+    assert pacing.next_ms() is None and due(pacing, 5_000) == []
+
+
+def test_a_task_that_its_member_has_given_up_meanwhile_waits_no_longer() -> None:
+    """Its owner record is about to name another."""
+    pacing = Pacing()
+    of(pacing, 1, wanted := releasing(*TASKS[:9]), 1_000)
+    pacing.runs[1] = running(*TASKS[:4])
+    [(_, sent)] = due(pacing, 1_000 + BETWEEN_MS)
+    assert sent.active == {TASKS[3]: 1} and {**sent.active, **sent.release} == wanted.release
+
+
+def test_a_fenced_member_is_sent_nothing() -> None:
+    pacing = Pacing()
+    of(pacing, 1, releasing(*TASKS[:3]), 1_000)
+    del pacing.runs[1]
+    assert due(pacing, 1_000 + BETWEEN_MS) == [] and pacing.next_ms() is None
 
 
 releases = st.dictionaries(st.sampled_from(TASKS[:8]), st.integers(1, 2), max_size=8)
@@ -138,7 +164,7 @@ steps = st.lists(
 
 @given(steps)
 def test_whatever_is_wanted(script: list[tuple[int, Mapping[TaskId, int], Protocol, int]]) -> None:
-    pacing, now_ms = ReleasePacing(), 0
+    pacing, now_ms = Pacing(), 0
     wanted: dict[int, Assignment] = {}
     since: dict[tuple[int, TaskId, int], int] = {}
     asked: dict[int, set[tuple[TaskId, int]]] = {}
@@ -153,7 +179,7 @@ def test_whatever_is_wanted(script: list[tuple[int, Mapping[TaskId, int], Protoc
 
     def until(end_ms: int) -> None:
         while (at_ms := pacing.next_ms()) is not None and at_ms <= end_ms:
-            for session, one in pacing.due(at_ms):
+            for session, one in due(pacing, at_ms):
                 sent(session, one)
                 assert all(
                     at_ms <= since[session, task, epoch] + MOST_MS
@@ -166,7 +192,7 @@ def test_whatever_is_wanted(script: list[tuple[int, Mapping[TaskId, int], Protoc
     for session, release, protocol, pause_ms in script:
         until(now_ms := now_ms + pause_ms)
         wanted[session] = Assignment(1, 1, release=release, protocol=protocol)
-        sent(session, one := pacing.paced(session, wanted[session], release, now_ms, TIMEOUT_MS))
+        sent(session, one := of(pacing, session, wanted[session], now_ms))
         waiting = {(session, *item) for item in one.active.items()}
         for gone in [key for key in since if key[0] == session and key not in waiting]:
             del since[gone]
@@ -236,3 +262,33 @@ async def test_who_is_back_over_another_session_is_asked_over_that_alone() -> No
         with pytest.raises(TimeoutError):  # what came over it before the last one over the other is here by now
             async with asyncio.timeout(0.2):
                 await leaver.receive_down()
+
+
+async def test_who_is_fenced_while_releases_wait_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stands still keeps its connection. Its tasks are others' by the time that what waits would be sent."""
+    monkeypatch.setattr(release_pacing, "BETWEEN_MS", 2_500)
+    monkeypatch.setattr(release_pacing, "MOST_MS", 2_500)
+    ledger = KeptLedger([Owner(task, 1, "S1", "S1#1", 1) for task in TASKS[:3]], members=["S1", "S2", "S3"])
+    settings = Settings(max_learners_per_instance=9, standbys=2, heartbeat_ms=100, disconnect_grace_ms=100)
+    coordinator = Coordinator("bench", settings, ledger, map(Task, TASKS[:3]), admin.HANDLERS)
+    services, address = await listening(coordinator)
+    serving = asyncio.create_task(coordinator.serve())
+    copies = {task: Copy(Role.STANDBY, 9, 9, True, 0) for task in TASKS[:3]}
+    async with asyncio.timeout(30):
+        leaver = await joined(address, "S1", MemberStatus(active=running(*TASKS[:3])))
+        others = [await joined(address, name, MemberStatus(copies=copies)) for name in ("S2", "S3")]
+        links = [leaver, *others, await connect(address, CREDENTIALS)]
+        await ask(links[-1], ScaleDownRequest(instances="S1"))
+        found: list[Assignment] = []
+        with suppress(TimeoutError):  # it is fenced after half a second, and what waits would be sent within these
+            async with asyncio.timeout(3):
+                while isinstance(message := await leaver.receive_down(), messages.Assign | messages.Welcome):
+                    if isinstance(message, messages.Assign):
+                        found.append(message.assignment)
+        for one in links:
+            await one.close()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await services.close()
+    assert all(owner.writer != "S1#1" for owner in await ledger.owners())
+    assert {len(one.release) for one in found if one.release} == {1}
