@@ -145,11 +145,12 @@ class FactsTopic:
         end = (await self._cluster.offsets.watermarks([partition], "facts"))[partition]
         await self._reach(number, end, within_s)
 
-    async def read_until(self, number: int, is_there: Callable[[], bool]) -> None:
-        """As `read_settled`, or until `is_there`, whichever comes first: what lies behind that is open may stay so for long."""
+    async def read_until(self, number: int, is_there: Callable[[], bool], within_s: float) -> None:
+        """As `read_settled`, or until `is_there`, whichever comes first: what lies behind that is open may stay so for long.
+        Raises LogBusy."""
         partition = self.partition(number)
         end = (await self._cluster.offsets.watermarks([partition], "facts"))[partition]
-        await self._reach(number, end, is_there=is_there)
+        await self._reach(number, end, within_s, is_there)
 
     async def look(self, number: int, patience_s: float) -> None:
         """As `read_settled`, for who only looks: after `patience_s` what can be read now is enough."""

@@ -8,8 +8,9 @@ advice; the promise is the broker's, which refuses an id that was initialised by
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
-from state.errors import Fenced, LogUnavailable, NotOpened, OutcomeUnknown, Refused
+from state.errors import Fenced, LogBusy, LogUnavailable, NotOpened, OutcomeUnknown, Refused
 from state.log import checks
 from state.log.group_store import OwnerRecord
 from state.log.kafka.building import by_present_settings, unbuilt
@@ -23,6 +24,8 @@ from state.log.kafka.members import refuse_members
 from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.kafka.unbuilt import Unbuilt
 from state.log.protocol import MayWrite, Partition, TaskCommit
+
+_UNSEEN_S = 1.0  # for an owner record: its marker is written in milliseconds, where no broker has just died
 
 
 def writer_id(application: str, transactional_id: str) -> str:
@@ -134,12 +137,12 @@ class Writers:
 
     async def _refuse(self, transactional_id: str, tasks: Sequence[TaskCommit], topic: FactsTopic | None) -> None:
         """By the owner records as this process has seen them; one that it has not seen yet is waited for: a coordinator grants a
-        task when its transaction is answered, and readers get the record once its marker is written. Raises Fenced, Refused,
-        LogBusy."""
+        task when its transaction is answered, and readers get the record once its marker is written. Raises Fenced, Refused."""
         if topic is not None:
             topic.check()
             if not _are_seen(topic, tasks):
-                await topic.read_until(UNDER_LEASE, lambda: _are_seen(topic, tasks))
+                with suppress(LogBusy):  # it is refused then: the other tasks of the commit are not held up for longer
+                    await topic.read_until(UNDER_LEASE, lambda: _are_seen(topic, tasks), _UNSEEN_S)
             if topic.view.is_fenced(transactional_id):
                 raise Fenced(checks.fenced(transactional_id))
         refused = [
