@@ -181,7 +181,7 @@ def text(kind: str, sizes: list[Moves], rate: int) -> str:
         "",
         f"`make bench-handover{ARGUMENTS[kind]}`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
         f"load average {os.getloadavg()[0]:.1f}; {PARTITIONS} tasks, {rate:,} records a second, default settings; 2 instances "
-        "become 4 and 2 again, in a loop; the first five times, a minute in which a broker compiles its code, are not counted. A bare loop beside them, one process on the same log, commits "
+        f"become 4 and 2 again, in a loop; the first {FIRST} times, about a minute, are not counted. A bare loop beside them, one process on the same log, commits "
         "every 100 ms and makes the log's calls of a hand-over alone three times a second. Milliseconds between two commits that can be read; of a moved task less the median in "
         f"rest (bars: p99 below {EXCESS_BAR_MS:.0f} more, {BETWEEN_BAR_MS:.0f} between the medians of both sizes; tasks that stay: "
         f"{STAYING_BAR} times rest).",

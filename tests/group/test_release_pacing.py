@@ -34,6 +34,7 @@ from tests.group.coordinators import CREDENTIALS, ask, listening
 
 TASKS = [TaskId(0, n) for n in range(40)]
 TIMEOUT_MS = Settings().release_timeout_ms
+LEARNING = Settings(max_learners_per_instance=9)
 
 
 def releasing(*tasks: TaskId, epoch: int = 1, protocol: Protocol = Protocol.LEARNER) -> Assignment:
@@ -120,6 +121,14 @@ def test_one_that_is_taken_back_and_wanted_again_waits_anew() -> None:
     assert pacing.next_ms() is None
     assert of(pacing, 1, releasing(*TASKS[:2]), 1_020).active == running(*TASKS[:2])
     assert pacing.next_ms() == 1_000 + BETWEEN_MS
+
+
+def test_one_that_is_wanted_in_another_epoch_waits_behind_the_others() -> None:
+    pacing = Pacing()
+    of(pacing, 1, releasing(*TASKS[:2]), 1_000)
+    of(pacing, 2, releasing(TASKS[2]), 1_010)
+    of(pacing, 1, Assignment(3, 1, release={TASKS[0]: 1, TASKS[1]: 2}), 1_020)
+    assert [session for session, _ in due(pacing, 1_000 + BETWEEN_MS)] == [2]
 
 
 def test_what_else_the_group_wants_meanwhile_is_sent_at_once() -> None:
@@ -220,20 +229,20 @@ async def joined(address: str, name: str, status: MemberStatus) -> Connection:
 
 
 @asynccontextmanager
-async def leaving() -> AsyncIterator[tuple[str, Connection]]:
-    """S1 runs three tasks, S2 has ready copies of them, and S1 is to leave: the address, and its connection."""
-    ledger = KeptLedger([Owner(task, 1, "S1", "S1#1", 1) for task in TASKS[:3]], members=["S1", "S2"])
-    settings = Settings(max_learners_per_instance=9)
+async def leaving(settings: Settings, role: Role, *others: str) -> AsyncIterator[tuple[str, Connection, KeptLedger]]:
+    """S1 runs three tasks, the others have ready copies of them, and S1 is to leave: the address, its connection, the ledger."""
+    ledger = KeptLedger([Owner(task, 1, "S1", "S1#1", 1) for task in TASKS[:3]], members=["S1", *others])
     coordinator = Coordinator("bench", settings, ledger, map(Task, TASKS[:3]), admin.HANDLERS)
     services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
-    copies = {task: Copy(Role.LEARNER, 9, 9, True, 0) for task in TASKS[:3]}
+    copies = {task: Copy(role, 9, 9, True, 0) for task in TASKS[:3]}
     async with asyncio.timeout(30):
-        leaver = await joined(address, "S1", MemberStatus(active=running(*TASKS[:3])))
-        links = [leaver, await joined(address, "S2", MemberStatus(copies=copies)), await connect(address, CREDENTIALS)]
+        links = [await joined(address, "S1", MemberStatus(active=running(*TASKS[:3])))]
+        links += [await joined(address, name, MemberStatus(copies=copies)) for name in others]
+        links.append(await connect(address, CREDENTIALS))
         await ask(links[-1], ScaleDownRequest(instances="S1"))
         try:
-            yield address, leaver
+            yield address, links[0], ledger
         finally:
             for one in links:
                 await one.close()
@@ -243,7 +252,7 @@ async def leaving() -> AsyncIterator[tuple[str, Connection]]:
 
 
 async def test_a_coordinator_asks_a_leaver_for_one_task_after_the_other() -> None:
-    async with leaving() as (_, leaver):
+    async with leaving(LEARNING, Role.LEARNER, "S2") as (_, leaver, _):
         sent = await assignments(leaver, 3)
         counts = [len(one.release) for one in sent]
         assert counts == sorted(counts) and set(counts) >= {1, 2, 3}
@@ -251,7 +260,7 @@ async def test_a_coordinator_asks_a_leaver_for_one_task_after_the_other() -> Non
 
 
 async def test_who_is_back_over_another_session_is_asked_over_that_alone() -> None:
-    async with leaving() as (address, leaver):
+    async with leaving(LEARNING, Role.LEARNER, "S2") as (address, leaver, _):
         asked = await assignments(leaver, 1)
         again = await joined(address, "S1", MemberStatus(generation=1, term=1, active=running(*TASKS[:3])))
         assert len((await assignments(again, 3))[-1].release) == 3
@@ -268,27 +277,13 @@ async def test_who_is_fenced_while_releases_wait_is_sent_nothing(monkeypatch: py
     """A process that stands still keeps its connection. Its tasks are others' by the time that what waits would be sent."""
     monkeypatch.setattr(release_pacing, "BETWEEN_MS", 2_500)
     monkeypatch.setattr(release_pacing, "MOST_MS", 2_500)
-    ledger = KeptLedger([Owner(task, 1, "S1", "S1#1", 1) for task in TASKS[:3]], members=["S1", "S2", "S3"])
     settings = Settings(max_learners_per_instance=9, standbys=2, heartbeat_ms=100, disconnect_grace_ms=100)
-    coordinator = Coordinator("bench", settings, ledger, map(Task, TASKS[:3]), admin.HANDLERS)
-    services, address = await listening(coordinator)
-    serving = asyncio.create_task(coordinator.serve())
-    copies = {task: Copy(Role.STANDBY, 9, 9, True, 0) for task in TASKS[:3]}
-    async with asyncio.timeout(30):
-        leaver = await joined(address, "S1", MemberStatus(active=running(*TASKS[:3])))
-        others = [await joined(address, name, MemberStatus(copies=copies)) for name in ("S2", "S3")]
-        links = [leaver, *others, await connect(address, CREDENTIALS)]
-        await ask(links[-1], ScaleDownRequest(instances="S1"))
-        found: list[Assignment] = []
+    found: list[Assignment] = []
+    async with leaving(settings, Role.STANDBY, "S2", "S3") as (_, leaver, ledger):
         with suppress(TimeoutError):  # it is fenced after half a second, and what waits would be sent within these
             async with asyncio.timeout(3):
                 while isinstance(message := await leaver.receive_down(), messages.Assign | messages.Welcome):
                     if isinstance(message, messages.Assign):
                         found.append(message.assignment)
-        for one in links:
-            await one.close()
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        await services.close()
     assert all(owner.writer != "S1#1" for owner in await ledger.owners())
     assert {len(one.release) for one in found if one.release} == {1}

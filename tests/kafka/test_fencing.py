@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from state.errors import Fenced
+from state.errors import Fenced, Refused
 from state.log.group_store import OwnerRecord
 from state.log.kafka import broker, facts
 from state.log.kafka.building import build
@@ -102,6 +102,23 @@ async def test_a_first_commit_waits_for_its_owner_record_and_no_longer(place: Pl
     async with asyncio.timeout(WRITER_TIMEOUT_S / 2):
         await committing
     assert await agreed(log) == 1
+
+
+async def test_a_first_commit_is_refused_where_its_owner_record_stays_open(place: Place) -> None:
+    """Nothing else of the commit is held up for as long as a broker that died keeps the marker back."""
+    log, other = await place.topics(), await place.open()
+    lease = await log.acquire(APP, "c", "a:1", None)
+    assert lease is not None
+    await other.open_writer(APP, "w")
+    topic = await other._facts_of(APP)
+    assert topic is not None
+    _, coordinator = log.leases._held[APP]
+    written = {topic.partition(UNDER_LEASE): [facts.owner_record(OwnerRecord("0_0", 1, "m", "w", 1))]}
+    await coordinator._begin(written, None)
+    await coordinator._write(await build(log._cluster.topics, written), transactional=True)
+    async with asyncio.timeout(WRITER_TIMEOUT_S / 2):
+        with pytest.raises(Refused):
+            await other.commit(APP, "w", [count(1)])
 
 
 async def test_a_broker_that_is_killed_costs_time_and_nothing_else(tmp_path: Path) -> None:
