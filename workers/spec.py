@@ -51,7 +51,8 @@ class InstanceSpec(InstanceSettings, frozen=True):
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """One worker process of an instance. `careful` and `blamed`: see blame.py; `address`: where its instance listens."""
+    """One worker process of an instance. `careful` and `blamed`: see blame.py; `address`: where its instance listens;
+    `instance_incarnation`: new at each start of the instance's process."""
 
     instance: InstanceSpec
     number: int
@@ -59,6 +60,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     careful: bool = False
     blamed: tuple[Blame, ...] = ()
     address: str = ""
+    instance_incarnation: str = ""
 
 
 def how_ended(code: int) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from orchestrator.clocks import monotonic_ms
 from orchestrator.coordinator import live_settings
 from orchestrator.coordinator.live_settings import SetSettingsRequest, SettingsRequest
+from orchestrator.coordinator.operation_facts import KEPT, operation_facts
 from orchestrator.coordinator.requests import (
     ExplainRequest,
     Handler,
@@ -42,7 +43,6 @@ from orchestrator.names import natural
 from orchestrator.settings import named_in
 
 AMOUNTS = ("to", "by", "instances")
-KEPT = ("from", "to", "leaving", "staying", "since", "term")  # of the answer to a scale-down, in the log
 PLANS_KEPT = 100
 
 
@@ -311,8 +311,8 @@ async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> di
     timeout_ms, force, name = request.timeout_ms, request.force, str(made["plan"])
     deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + timeout_ms
     answer = {**made, "outcome": "running", "since": coordinator.hand_over_count, "term": coordinator.group.term}
-    facts = {"id": name, "deadline_wall_ms": deadline_wall, "force": force, "request": request.request}
-    await coordinator.keep_operation({**facts, **{fact: answer[fact] for fact in KEPT}})
+    facts = operation_facts(coordinator.group, answer, request.request, deadline_wall, force=force)
+    await coordinator.keep_operation(facts)
     deadline = None if timeout_ms is None else monotonic_ms() + timeout_ms
     coordinator.scale_since = answer["since"]
     coordinator.event(ev.Leaving(name, tuple(made["leaving"]), deadline, force))

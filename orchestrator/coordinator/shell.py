@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from orchestrator.clocks import monotonic_ms, wall_ms
@@ -22,6 +22,7 @@ from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
 from orchestrator.coordinator.ledger import Ledger, NotCoordinator
 from orchestrator.coordinator.listener import Peer
 from orchestrator.coordinator.moves import reasons
+from orchestrator.coordinator.operation_facts import resumed
 from orchestrator.coordinator.rates import Rates
 from orchestrator.coordinator.requests import Handler, Request, Requests
 from orchestrator.coordinator.services import Services
@@ -158,19 +159,7 @@ class Coordinator:
         for facts in await self.ledger.operations():
             self._operations[str(facts["id"])] = facts
             self._remember(facts)
-            deadline = facts.get("deadline_wall_ms")
-            left = None if deadline is None else int(str(deadline)) - self.wall_ms()
-            instances = facts["leaving"]
-            assert isinstance(instances, Sequence)
-            self.event(
-                ev.Leaving(
-                    str(facts["id"]),
-                    tuple(str(i) for i in instances),
-                    None if left is None else monotonic_ms() + left,
-                    bool(facts.get("force")),
-                    resumed=True,
-                )
-            )
+            self.event(resumed(facts, self.wall_ms()))
 
     async def keep_operation(self, facts: Mapping[str, object]) -> None:
         """Has the log know a scale-down that is about to begin. Under the lock. Raises NotCoordinator."""

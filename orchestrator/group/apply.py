@@ -14,6 +14,8 @@ from orchestrator.group.phases import REBALANCE
 from orchestrator.group.state import GroupState
 from orchestrator.model import MemberStatus
 
+LEAVERS_KEPT = 10_000  # instances
+
 RULES: dict[type[ch.Change], Callable[[Any, GroupState], None]] = {}
 C = TypeVar("C", bound=ch.Change)
 
@@ -51,6 +53,8 @@ def _(change: ch.MemberBound, group: GroupState) -> None:
         group.end_offsets.keep(known.status)
         change.member.presence = known.presence
     group.members.bind(change.member, change.session)
+    if change.member.leaving:
+        group.leavers[change.member.join_request.instance] = change.member.join_request.instance_incarnation
     group.touched.add(change.member.name)
 
 
@@ -373,6 +377,9 @@ def _(change: ch.Gathered, group: GroupState) -> None:
 @_rule(ch.OperationBegun)
 def _(change: ch.OperationBegun, group: GroupState) -> None:
     group.operations[change.operation.id] = change.operation
+    group.leavers.update(change.incarnations)
+    while len(group.leavers) > LEAVERS_KEPT:
+        del group.leavers[next(iter(group.leavers))]
     group.touched.update(group.members.by_name)
     group.dirty = True
 
@@ -381,6 +388,8 @@ def _(change: ch.OperationBegun, group: GroupState) -> None:
 def _(change: ch.OperationOver, group: GroupState) -> None:
     del group.operations[change.operation]
     group.dismissed.update(change.dismissed)
+    for instance in change.taken_back:
+        group.leavers.pop(instance, None)
 
 
 @_rule(ch.Stepped)

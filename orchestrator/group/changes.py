@@ -321,16 +321,19 @@ class Gathered(Change, frozen=True):
 
 
 class OperationBegun(Change, frozen=True):
-    """A scale-down runs, beside others."""
+    """A scale-down runs, beside others. `incarnations`: of its leavers, by instance, as far as they are known."""
 
     operation: Operation
+    incarnations: Mapping[str, str]
 
 
 class OperationOver(Change, frozen=True):
-    """The scale-down runs no more; instances that it stopped by force may not come back before `until_ms`."""
+    """The scale-down runs no more; instances that it stopped by force may not come back before `until_ms`, and those that were
+    `taken_back` stay, also where one is silent and comes back later."""
 
     operation: str
-    dismissed: Mapping[str, int]
+    dismissed: Mapping[str, int] = msgspec.field(default_factory=dict)
+    taken_back: frozenset[str] = frozenset()
 
 
 class Stepped(Change, frozen=True):

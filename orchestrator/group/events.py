@@ -56,13 +56,15 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """Mark instances as leaving, beside those that leave already. `resumed`: read from the log by a new coordinator, before the first member has joined."""
+    """Mark instances as leaving, beside those that leave already. `resumed`: read from the log by a new coordinator, before the
+    first member has joined; `incarnations`: theirs, by instance, as they were when it was written down."""
 
     operation: str
     instances: tuple[str, ...]
     deadline_ms: int | None = None
     force: bool = False
     resumed: bool = False
+    incarnations: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class UndoLeaving(msgspec.Struct, frozen=True):

@@ -33,6 +33,10 @@ def joined(group: GroupState, event: ev.Joined, now_ms: int) -> ch.Decisions:
         now_ms,
         leaving=(same and known is not None and known.leaving)
         or marked
+        or (
+            join_request.instance_incarnation
+            and join_request.instance_incarnation == group.leavers.get(join_request.instance)
+        )
         or now_ms < group.dismissed.get(join_request.instance, 0),
         progress=known.progress if same and known is not None else {},
     )

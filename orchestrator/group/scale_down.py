@@ -1,10 +1,13 @@
 """A scale-down in the group: instances are marked, hand everything over, and are sent their shutdown.
 
 One rule: several run beside each other, and an instance leaves while one of them names it. A mark can be taken back as
-long as its instance has not been sent its shutdown; a member that is stopped by force is fenced. Called by step.py.
+long as its instance has not been sent its shutdown; a member that is stopped by force is fenced. A leaver that was silent
+for so long that the scale-down ended without it leaves when it comes back. Called by step.py.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 from orchestrator.group import changes as ch
 from orchestrator.group import events as ev
@@ -17,10 +20,20 @@ from orchestrator.names import natural
 def mark(group: GroupState, event: ev.Leaving) -> ch.Decisions:
     """Mark instances as leaving. Others that leave already go on."""
     leavers = frozenset(event.instances)
-    yield ch.OperationBegun(Operation(event.operation, leavers, event.deadline_ms, event.force, event.resumed))
+    operation = Operation(event.operation, leavers, event.deadline_ms, event.force, event.resumed)
+    yield ch.OperationBegun(operation, {**event.incarnations, **incarnations(group, leavers)})
     for member in group.members:
         if member.join_request.instance in leavers and not member.leaving:
             yield ch.LeavingMarked(member, True)
+
+
+def incarnations(group: GroupState, instances: Collection[str]) -> Mapping[str, str]:
+    """Which processes those of the instances are that have members: one that is started again is another, and stays."""
+    return {
+        member.join_request.instance: member.join_request.instance_incarnation
+        for member in group.members
+        if member.join_request.instance in instances
+    }
 
 
 def undo(group: GroupState) -> ch.Decisions:
@@ -38,7 +51,7 @@ def _take_back(group: GroupState, operation: Operation) -> ch.Decisions:
             yield ch.LeavingMarked(member, False)
     yield ch.Touched(set(group.members.by_name))
     yield ev.OperationEnded(operation.id, "rolled back")
-    yield ch.OperationOver(operation.id, {})
+    yield ch.OperationOver(operation.id, taken_back=back)
     yield ch.TargetOutdated()
 
 
@@ -80,4 +93,4 @@ def end(group: GroupState, operation: Operation, now_ms: int) -> ch.Decisions:
     if operation.resumed and (absent or now_ms - group.started_ms < group.settings.rejoin_grace_ms):
         return  # its leavers may still come back to this coordinator, or run on until they are fenced
     yield ev.OperationEnded(operation.id, "done")
-    yield ch.OperationOver(operation.id, {})
+    yield ch.OperationOver(operation.id)

@@ -406,6 +406,39 @@ def test_an_instance_is_stopped_and_goes_on(console: Console) -> None:
     assert last == dict.fromkeys(people, 3)
 
 
+def test_a_leaver_that_stands_still_while_its_scale_down_ends_leaves_when_it_goes_on(console: Console) -> None:
+    """Also the one that coordinates: the next coordinator has the scale-down from the log. It was a running instance again."""
+    console.run(*FAST, instances=3)
+    people = [f"p{number}" for number in range(20)]
+    console.pay(*((name, 1) for name in people))
+    assert console.here("wait", "bank", "--instances", "3", *WAIT).code == 0
+    host = console.here("status", "bank", "--json").json["coordinator"]["instance"]
+    other = next(name for name in ("i1", "i2", "i3") if name != host)
+    halted = [pid for name in (other, host) for pid in with_workers(console, name)]
+    for pid in halted[: len(halted) // 2]:
+        os.kill(pid, signal.SIGSTOP)
+    assert console.here("scale-down", "bank", "--instances", f"{other},{host}").code == 0
+    for pid in halted[len(halted) // 2 :]:
+        os.kill(pid, signal.SIGSTOP)
+
+    def is_done() -> bool:
+        found = console.here("status", "bank", "--json")
+        return found.code == 0 and len(found.json["instances"]) == 1 and not found.json["scale"]
+
+    console.until("the scale-down", is_done)
+    for pid in halted:
+        os.kill(pid, signal.SIGCONT)
+    console.until("them to end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in halted))
+    assert console.here("wait", "bank", "--instances", "1", *WAIT).code == 0
+    console.pay(*((name, 1) for name in people))
+    assert [console.balance(name) for name in people] == ["2\n"] * len(people)
+
+
+def with_workers(console: Console, name: str) -> list[int]:
+    parent = instance_pid(console, name)
+    return [parent, *(int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split())]
+
+
 def test_the_collector_of_a_worker_leaves_out_what_was_there_before_its_tasks(console: Console) -> None:
     """A walk over all modules takes longer than a task that moves may be away."""
     console.write(

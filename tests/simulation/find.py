@@ -24,6 +24,8 @@ def breaks(name: str, seed: int) -> str | None:
         MUTATIONS[name](stack)
         try:
             World(draw(seed, DIRECTED.get(name, ()))).live()
+        except TypeError:
+            raise  # a mutation that does not fit the code any more breaks by itself
         except Exception as error:  # noqa: BLE001 - whatever breaks was noticed
             return f"{type(error).__name__}: {error}"
     return None

@@ -237,8 +237,8 @@ def start_before_caught_up(stack: ExitStack) -> None:
 
     original = Worker.opened
 
-    def opened(self: Worker, task: object, role: Role, epoch: int) -> None:
-        original(self, task, role, epoch)  # type: ignore[arg-type]
+    def opened(self: Worker, task: object, role: Role, epoch: int, ending: object) -> None:
+        original(self, task, role, epoch, ending)  # type: ignore[arg-type]
         if role is Role.ACTIVE:
             self.position[task] = self.world.log.positions.get(task, 0)  # type: ignore[index, call-overload]
             self.machine.held[task].state = Held.RUNNING  # type: ignore[index]

@@ -90,6 +90,7 @@ class Instance:
         self._sent_away = False  # by the group, asked by nobody here
         self._careful: set[int] = set()
         self._blamed: dict[int, list[Blame]] = {}
+        self._incarnation = surroundings.new_id()
         self._incarnations: dict[int, str] = {}  # of the processes that are the workers now
         self._address = ""
         self._measures = Measures(OF_INSTANCE)
@@ -238,6 +239,7 @@ class Instance:
             careful=number in self._careful,
             blamed=tuple(self._blamed.get(number, ())),
             address=self._address,
+            instance_incarnation=self._incarnation,
         )
         self._incarnations[number] = spec.incarnation
         process = await self._surroundings.start_worker(spec)

@@ -60,6 +60,7 @@ class Session:
             tasks=self._tasks(),
             address=reached_at(spec.instance.advertise, spec.address),
             guarantee=worker.prepared.app.guarantee,
+            instance_incarnation=spec.instance_incarnation,
             protocols=up_to(spec.instance.settings.protocol),
         )
         self._clock = worker.surroundings.clock

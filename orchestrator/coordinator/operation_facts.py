@@ -1,0 +1,44 @@
+"""A scale-down as the log keeps it, so that it goes on under the next coordinator.
+
+One rule: what is written here is read by other versions too; a fact that a version does not know is left alone, and one
+that is missing has its default. Written by admin.py, read by shell.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.clocks import monotonic_ms
+from orchestrator.group import events as ev
+from orchestrator.group.scale_down import incarnations
+from orchestrator.group.state import GroupState
+
+KEPT = ("from", "to", "leaving", "staying", "since", "term")  # of the answer to a scale-down
+
+
+def operation_facts(
+    group: GroupState, answer: Mapping[str, Any], request: str, deadline_wall_ms: int | None, *, force: bool
+) -> Mapping[str, object]:
+    """Of a scale-down that is about to begin; `answer` is its client's, `request` the request's id."""
+    return {
+        "id": str(answer["plan"]),
+        "deadline_wall_ms": deadline_wall_ms,
+        "force": force,
+        "request": request,
+        "incarnations": incarnations(group, answer["leaving"]),
+        **{fact: answer[fact] for fact in KEPT},
+    }
+
+
+def resumed(facts: Mapping[str, Any], wall_ms: int) -> ev.Leaving:
+    """The scale-down under a new coordinator, which began at `wall_ms`."""
+    deadline = facts.get("deadline_wall_ms")
+    return ev.Leaving(
+        str(facts["id"]),
+        tuple(str(instance) for instance in facts["leaving"]),
+        None if deadline is None else monotonic_ms() + int(deadline) - wall_ms,
+        bool(facts.get("force")),
+        resumed=True,
+        incarnations=facts.get("incarnations", {}),
+    )
