@@ -86,8 +86,8 @@ async def _check_lost_and_gone(log: GroupLog, app: App, there: Mapping[str, Topi
         if name not in there:
             continue
         before = {Partition(name, number) for number in json.loads(seen)}
-        positions = await log.positions(app.id, before)
-        for one, end in sorted((await log.lost(app.id, positions)).items()):
+        positions = await log.positions(app.id, before, settled=False)
+        for one, end in sorted((await log.lost(app.id, positions, settled=False)).items()):
             raise AppRefused(
                 f"'{app.id}': topic {name} lost records: of {one}, which was processed up to {positions[one]}, the log has kept "
                 f"what is before {end}; what was written since would be taken for what was read, and tables and outputs count what "
@@ -107,7 +107,7 @@ async def _check_lost_and_gone(log: GroupLog, app: App, there: Mapping[str, Topi
 async def _check_set_elsewhere(log: GroupLog, app: App, known: Mapping[str, TopicInfo]) -> None:
     """Raises AppRefused where another program has set positions in the inputs `known`, and that was not accepted."""
     for name, info in sorted(known.items()):
-        strange, _ = await set_elsewhere(log, app.id, _partitions(info))
+        strange, _ = await set_elsewhere(log, app.id, _partitions(info), settled=False)
         if strange:
             raise AppRefused(
                 f"'{app.id}': another program has set the committed positions in {_named(strange)} "
@@ -118,11 +118,11 @@ async def _check_set_elsewhere(log: GroupLog, app: App, known: Mapping[str, Topi
 
 
 async def set_elsewhere(
-    log: GroupLog, application: str, partitions: Collection[Partition]
+    log: GroupLog, application: str, partitions: Collection[Partition], *, settled: bool = True
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """The positions of these inputs that another program has set: those of which no start knows, and those with which one
     went on. The latter are to be committed, so that the same ones are noticed when they are set again."""
-    found = await log.set_elsewhere(application, partitions)
+    found = await log.set_elsewhere(application, partitions, settled=settled)
     if not found:
         return {}, {}
     kept = {name: json.loads(text) for name, text in (await log.metadata_of(application, TAKEN)).items()}
@@ -191,7 +191,7 @@ def _inputs(topology: Topology) -> set[str]:
 async def keep_seen(log: GroupLog, application: str, partitions: Collection[Partition]) -> None:
     """Keep which of these inputs have, or had, positions, so that it is noticed when they go; and which of those that were
     taken are not committed yet."""
-    found = await log.positions(application, partitions)
+    found = await log.positions(application, partitions, settled=False)
     seen = await log.metadata_of(application, SEEN)
     for name in sorted({one.topic for one in found}):
         before = seen.get(name)
@@ -200,7 +200,8 @@ async def keep_seen(log: GroupLog, application: str, partitions: Collection[Part
         if before != after:
             await log.replace_metadata(application, SEEN, name, before, after)
     for name, kept in (await log.metadata_of(application, TAKEN)).items():
-        _, left = await set_elsewhere(log, application, [one for one in partitions if one.topic == name])
+        left_of = [one for one in partitions if one.topic == name]
+        _, left = await set_elsewhere(log, application, left_of, settled=False)
         await log.replace_metadata(application, TAKEN, name, kept, _text(left) if left else None)
 
 

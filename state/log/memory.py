@@ -283,17 +283,23 @@ class MemoryLog(MemoryGroupStore):
         """Records that are written and neither committed nor aborted yet, as a slow or dead producer leaves them."""
         return OpenTransaction(self, self._build(records))
 
-    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def positions(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         kept = self._positions.get(application, {})
         return {partition: kept[partition] for partition in partitions if partition in kept}
 
-    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def lost(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         kept = await self.positions(application, partitions)
         ends = await self.written(kept)
         ends |= await self.epoch_ends({one: self._epochs.get((application, one), 0) for one in kept})
         return {one: ends[one] for one, position in kept.items() if ends[one] < position}
 
-    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def set_elsewhere(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         return {}
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:

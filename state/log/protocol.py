@@ -302,15 +302,22 @@ class Log(Protocol):
         epoch and no transactional id. Returns the scopes that each had. Raises LeaseLost."""
 
     # positions
-    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def positions(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         """Where these inputs of the application have been read up to; those without a position are left out. A commit
-        that is answered counts (Kafka: stable offsets, of named partitions only)."""
+        that is answered counts (Kafka: stable offsets, of named partitions only). With `settled` False, here and below, a transaction
+        that is open is not waited for, and counts as not made: what is answered decides nothing about what is processed."""
 
-    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def lost(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         """Those of these inputs of which the log has lost records before the application's position, and where what it has
         kept of them ends: an election gave the partition to a replica that lagged, or a broker was restored."""
 
-    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def set_elsewhere(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         """Those of these positions that another program has set, such as Kafka's tools for groups: what is at them is another
         place than where the application was."""
 

@@ -249,14 +249,20 @@ class SqliteLog:
             raise NotOpened(checks.not_opened(transactional_id))
         return await self._write(partial(self._writer.commit, application, transactional_id, tasks))
 
-    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def positions(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         return await self.read(lambda db: sqlite_reader.positions(db, application, partitions))
 
-    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def lost(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         """Positions stand in the file with the records: where it is an older copy, both are."""
         return {}
 
-    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def set_elsewhere(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         return {}
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:

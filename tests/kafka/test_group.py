@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from state.log.protocol import Partition
 from tests.cli.console import Console
 from tests.kafka.place import Place
 from tests.kills.harness import SHAPES, Bank, life, stops
@@ -163,3 +165,34 @@ async def age(place: Place) -> None:
     assert found is not None
     await opened.put_metadata("bank", NAMED, "i7", json.dumps({**json.loads(found), "at_ms": 1}).encode())
     await place.close()
+
+
+async def test_all_are_killed_within_commits_and_start_again(place: Place, console: Console) -> None:
+    """Nothing of the group is left that could end their transactions, and a start waited for the brokers to: by default 30
+    seconds and more. Here they take two minutes."""
+    names, where = ("ann", "bob", "cid", "dan"), ("--log", url(place))
+    lines = "\n".join(json.dumps({"key": name, "value": {"account": name, "amount": 1}}) for name in names)
+    assert console("produce", "bank:app", "payments", *where, stdin=lines).code == 0
+    running = console.start("run", "bank:app", *where, name="first")
+
+    def paid(amount: int) -> bool:
+        answers = [console("query", "bank", "balances", name, *where) for name in names]
+        return all(answer.out == f"{amount}\n" for answer in answers)
+
+    console.until("the payments", lambda: paid(1))
+    for pid in console.processes():
+        os.kill(pid, signal.SIGKILL)
+    console.end(running)
+    log = await place.open(timeout_s=120)
+    [writer] = {record.transactional_id for record in (await log.owners("bank")).values()}
+    inputs = [Partition("payments", number) for number in range(8)]
+    assert await log.positions("bank", inputs)
+    left = log._writers.producer("bank", writer)
+    await left.initialise()
+    await left._open({}, "bank")
+    before = await log.positions("bank", inputs)
+    await left._add_positions("bank", {one: at + 1 for one, at in before.items()}, {})
+    assert await log.positions("bank", inputs, settled=False) == before
+    console.start("run", "bank:app", *where, name="run")
+    assert console("produce", "bank:app", "payments", *where, stdin=lines).code == 0
+    console.until("the payments behind it", lambda: paid(2))

@@ -144,7 +144,9 @@ class LogClient:
     def reader(self) -> ReaderClient:
         return ReaderClient(self._loop, self._shared.reader(), self._weather, self._judge)
 
-    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def set_elsewhere(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
         """No other program is simulated, so nothing is asked."""
         return {}
 

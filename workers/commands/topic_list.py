@@ -99,7 +99,7 @@ async def _described(args: Any) -> dict[str, Any]:
             raise WrongUse(f"'{application}' has no topic '{args.topic}'; it has {', '.join(sorted(roles))}")
         partitions = _partitions(info)
         starts, ends = await log.starts(partitions), await log.ends(partitions)
-        positions = await log.positions(application, partitions)
+        positions = await log.positions(application, partitions, settled=False)
     rows = [
         {"partition": one.number, "start": starts[one], "end": ends[one], "position": positions.get(one)}
         for one in partitions

@@ -261,14 +261,20 @@ class PatientLog:
 
     # positions
 
-    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return await self._read(lambda: self.inner.positions(application, partitions))
+    async def positions(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.positions(application, partitions, settled=settled))
 
-    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return await self._read(lambda: self.inner.lost(application, partitions))
+    async def lost(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.lost(application, partitions, settled=settled))
 
-    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return await self._read(lambda: self.inner.set_elsewhere(application, partitions))
+    async def set_elsewhere(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.set_elsewhere(application, partitions, settled=settled))
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.committed_ms(application, partitions))

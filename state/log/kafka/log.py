@@ -242,14 +242,20 @@ class KafkaLog:
 
     # ------------------------------------------------------------------ positions
 
-    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return await self._cluster.offsets.committed(application, partitions)
+    async def positions(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
+        return await self._cluster.offsets.committed(application, partitions, settled=settled)
 
-    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return await self._cluster.offsets.lost(application, partitions)
+    async def lost(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
+        return await self._cluster.offsets.lost(application, partitions, settled=settled)
 
-    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return await self._cluster.offsets.set_elsewhere(application, partitions)
+    async def set_elsewhere(
+        self, application: str, partitions: Collection[Partition], *, settled: bool = True
+    ) -> dict[Partition, int]:
+        return await self._cluster.offsets.set_elsewhere(application, partitions, settled=settled)
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.committed_ms(application, partitions)

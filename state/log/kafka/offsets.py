@@ -54,7 +54,7 @@ class Offsets:
         self._connections = connections
         self._topics = topics
         self._settle_within_s = settle_within_s
-        self._wanted: dict[tuple[str, frozenset[Partition]], asyncio.Task[_Kept]] = {}  # not asked for yet
+        self._wanted: dict[tuple[str, frozenset[Partition], bool], asyncio.Task[_Kept]] = {}  # not asked for yet
 
     async def ends(self, partitions: Collection[Partition], purpose: str = "quick") -> dict[Partition, int]:
         """The last stable offsets: what a reader of committed data gets to now."""
@@ -159,22 +159,25 @@ class Offsets:
 
         await self._topics.led("trimming", until, ask, rights.DELETE)
 
-    async def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """What the group has committed of these partitions, settled; those without an offset are left out."""
-        return {one: offset for one, (offset, _, _) in (await self._kept(group, partitions)).items()}
+    async def committed(self, group: str, partitions: Collection[Partition], *, settled: bool) -> dict[Partition, int]:
+        """What the group has committed of these partitions, settled or as it was before transactions that are open; those
+        without an offset are left out."""
+        return {one: offset for one, (offset, _, _) in (await self._kept(group, partitions, settled)).items()}
 
-    async def lost(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def lost(self, group: str, partitions: Collection[Partition], *, settled: bool) -> dict[Partition, int]:
         """Those whose committed offset lies behind what the partition has kept of it, and where that ends. What was
         committed without an epoch (by another tool) is compared with the end alone."""
-        kept, ends = await asyncio.gather(self._kept(group, partitions), self.watermarks(partitions))
+        kept, ends = await asyncio.gather(self._kept(group, partitions, settled), self.watermarks(partitions))
         known = {one: epoch for one, (_, epoch, _) in kept.items() if epoch >= 0}
         for one, end in (await self.epoch_ends(known)).items():
             ends[one] = min(ends[one], end)
         return {one: ends[one] for one, (offset, _, _) in kept.items() if ends[one] < offset}
 
-    async def set_elsewhere(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def set_elsewhere(
+        self, group: str, partitions: Collection[Partition], *, settled: bool
+    ) -> dict[Partition, int]:
         """Those whose offset has not our mark beside it: a group without members takes offsets of any program."""
-        kept = await self._kept(group, partitions)
+        kept = await self._kept(group, partitions, settled)
         return {one: offset for one, (offset, _, text) in kept.items() if not (text == NO_TIME or _is_time(text))}
 
     async def committed_ms(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -182,19 +185,19 @@ class Offsets:
         kept = await self._kept(group, partitions)
         return {one: int(text) for one, (_, _, text) in kept.items() if _is_time(text)}
 
-    def _kept(self, group: str, partitions: Collection[Partition]) -> Awaitable[_Kept]:
+    def _kept(self, group: str, partitions: Collection[Partition], settled: bool = True) -> Awaitable[_Kept]:
         """Offset, leader epoch and metadata of each. Callers of one moment, a task that begins asks for all three, share a
         request: it is sent after each of them has called this, awaited or not."""
-        wanted = (group, frozenset(partitions))
+        wanted = (group, frozenset(partitions), settled)
         if (asking := self._wanted.get(wanted)) is None:
             asking = self._wanted[wanted] = asyncio.create_task(self._ask_kept(*wanted))
             asking.add_done_callback(_retrieve_error)
         return asyncio.shield(asking)
 
-    async def _ask_kept(self, group: str, partitions: frozenset[Partition]) -> _Kept:
+    async def _ask_kept(self, group: str, partitions: frozenset[Partition], settled: bool) -> _Kept:
         """One that is settled is not asked for again while others are not: of a busy group there may never be a moment in
         which all are."""
-        del self._wanted[group, partitions]
+        del self._wanted[group, partitions, settled]
         if not partitions:
             return {}
         inside = self._topics.names.inside(group)
@@ -204,7 +207,7 @@ class Offsets:
         async def ask() -> _Kept:
             by_topic = self._topics.names.by_topic(dict.fromkeys(sorted(left), None))
             listed: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
-            request = OffsetFetchRequest_v7(inside, listed, True, {})
+            request = OffsetFetchRequest_v7(inside, listed, settled, {})
             answer = await self._connections.coordinated(GROUP, inside, request, "quick")
             refused = [("", answer.error)] if answer.error not in (NONE, UNKNOWN_TOPIC) else []
             for topic, numbers, _ in answer.topics:

@@ -113,7 +113,7 @@ class Seeds:
         return min(self.most_s, await broker_settings.transaction_limit_s(self._cluster.connections))
 
     async def _has_positions(self, lease: Lease, contents: Contents) -> bool:
-        return bool(await self._cluster.offsets.committed(lease.application, contents.positions))
+        return bool(await self._cluster.offsets.committed(lease.application, contents.positions, settled=True))
 
     async def _named(self, topic: FactsTopic, lease: Lease, limit_s: float) -> tuple[Producer, Seed]:
         """The producer of a new seed. Raises LeaseLost."""
