@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.cli import early
+from orchestrator.cli import early, lost_signals
 from orchestrator.cli.commands import COMMANDS, place_called
 from orchestrator.error_report import fail, is_unwritable, mute, report, written_out
 
@@ -136,6 +136,7 @@ def handle_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         atexit.register(signal.signal, number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, exit_at_once)
+    lost_signals.send_again(sys.unraisablehook)
     early.begin()
 
 

@@ -83,12 +83,22 @@ class Owner:
 """
 
 
-@pytest.mark.parametrize("around", ["{}", IN_A_CLASS], ids=["module", "class"])
+IN_A_CALLBACK = """
+class Gone:
+    def __del__(self):
+        {}
+
+
+Gone()
+"""
+
+
+@pytest.mark.parametrize("around", ["{}", IN_A_CLASS, IN_A_CALLBACK], ids=["module", "class", "callback"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_the_app_is_imported_is_not_its_mistake(
     console: Console, number: int, code: int, around: str
 ) -> None:
-    """While a class is made, Python before 3.12 makes another error of it."""
+    """While a class is made, Python before 3.12 makes another error of it; in a callback of its own it shows and drops it."""
     kill = around.format(f"os.kill(os.getpid(), {number})")
     console.write("slow.py", f"import os\n{kill}\nfrom bank import app")
     done = console("run", "slow:app")

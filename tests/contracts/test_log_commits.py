@@ -64,6 +64,7 @@ async def test_a_commit_writes_records_and_positions_of_all_its_tasks(log: Group
     assert await values(log, P2) == ["from 0", "from 1"]
     assert await values(log, C0) == ["c"]
     assert await log.positions(APP, INPUTS) == {P0: 10, P1: 20}
+    assert await log.positions(APP, INPUTS, settled=False) == {P0: 10, P1: 20}
     assert await log.positions("another", INPUTS) == {}
     assert await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {}, {P0: 11})]) == {}
     assert await log.positions(APP, INPUTS) == {P0: 11, P1: 20}

@@ -1,0 +1,45 @@
+"""A signal's exception that gets lost is raised once more.
+
+One rule: a handler that ends a command raises, and what is raised within a callback of the interpreter's own (a weak reference's, as
+imports have them, a `__del__`) is shown and dropped: the command went on as if nothing had come, and `run` ran for ever. Set
+by main.py, for processes that are all ours.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from sys import UnraisableHookArgs
+
+AGAIN_S = 0.001
+
+
+def send_again(before: Callable[[UnraisableHookArgs], object]) -> None:
+    """From now on. `before` shows what is lost and is none of these."""
+
+    def lost(unraisable: UnraisableHookArgs) -> None:
+        number = _signal_of(unraisable.exc_value)
+        if number is None or signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL, None):
+            before(unraisable)
+        else:
+            _thread.start_new_thread(_sent, (number,))  # here it would be lost once more
+
+    sys.unraisablehook = lost
+
+
+def _signal_of(error: BaseException | None) -> int | None:
+    if isinstance(error, SystemExit):
+        return signal.SIGTERM if error.code == 128 + signal.SIGTERM else None
+    return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
+
+
+def _sent(number: int) -> None:
+    time.sleep(AGAIN_S)
+    os.kill(os.getpid(), number)
