@@ -247,7 +247,7 @@ class _About:
         settings, silent = self.group.settings, show_duration(holder.silent_for(self.now_ms))
         patience, setting, why = settings.session_timeout_ms, "session_timeout", "it may come back"
         grace = replaced_after_ms(self.group, holder)
-        if holder.status.bounce:
+        if holder.comes_back:
             why = "it announced a bounce"
         elif grace < patience and replaceable(self.group, holder):
             patience = grace

@@ -108,6 +108,11 @@ class Member:
         return self.leaving or self.status.leaving
 
     @property
+    def comes_back(self) -> bool:
+        """It announced a bounce. One that is to leave ends for good, whatever it announced."""
+        return self.status.bounce and not self.is_leaving
+
+    @property
     def fenced(self) -> bool:
         return self.presence is Presence.FENCED
 

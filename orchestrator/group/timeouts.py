@@ -77,7 +77,7 @@ def replaced_after_ms(group: GroupState, member: Member) -> int:
 def replaceable(group: GroupState, member: Member) -> bool:
     """It announced no bounce, and a task of it could go on elsewhere at once. While its connection stands that takes a standby:
     a learner has its own time, the release timeout."""
-    if member.fenced or member.status.bounce:
+    if member.fenced or member.comes_back:
         return False
     goes_on = can_go_on_elsewhere if member.session is None else has_warm_standby
     return goes_on(group, member.join_request.writer, member.join_request.instance)

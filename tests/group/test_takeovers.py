@@ -67,6 +67,20 @@ def test_a_standby_of_an_empty_changelog_is_warm(copy: Copy, after_ms: int) -> N
     assert (100 + after_ms, A, "S2") in life.recorded
 
 
+@pytest.mark.parametrize(("leaves", "after_ms"), [(False, 10_000), (True, 1_000)])
+def test_a_bounce_is_waited_for_unless_it_is_of_a_leaver(leaves: bool, after_ms: int) -> None:
+    life = two(CLOSE, Settings(standbys=1))
+    life.hear(ev.Heartbeat(1, MemberStatus(active={A: 1}, bounce=True)), 50)
+    if leaves:
+        life.hear(ev.Leaving("down", ("S1",)), 50)
+        life.status[2] = MemberStatus(active={B: 1}, copies={A: Copy(Role.LEARNER, 5, 5, ready=True)})
+        life.hear(ev.Heartbeat(2, life.status[2]), 60)
+    del life.status[1]
+    life.hear(ev.SessionEnded(1), 100)
+    life.go_on(200, 12_000)
+    assert (100 + after_ms, A, "S2") in life.recorded
+
+
 def test_a_fenced_member_is_fenced_once() -> None:
     """It is fenced for its copies elsewhere, and forgotten when its session would have ended."""
     life = two(CLOSE, Settings(standbys=1))
