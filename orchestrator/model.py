@@ -196,8 +196,8 @@ class JoinRequest(msgspec.Struct, frozen=True):
     """How a worker introduces itself. `member` = instance id + worker number; `incarnation` is new at each process
     start, and `writer` (the transactional id) is made of both and never used again. `tasks` is what its version of the
     app has; None: the same as the coordinator's own. `address`: where its instance answers queries. `guarantee`: of its version of the
-    app; one of at least once gets each of its heartbeats answered. `instance_incarnation`: new at each start of its instance's
-    process; "" of versions that announce none."""
+    app; one of at least once gets each of its heartbeats answered. `instance_incarnation`: new at each start of its instance
+    by its user; "" of versions that announce none."""
 
     member: str
     instance: str

@@ -34,6 +34,7 @@ class InstanceSpec(InstanceSettings, frozen=True):
     instances, in one line; they only note it. `started_with`: how many instances were started together, this one too; 0
     where others may join that nothing here knows of. `name_returns`: the name is the user's, who may start it again
     once the group has sent it away, with what it left on disk; False: a fleet's number, and what it left goes with it.
+    `start`: the id of the fleet that starts it, the same where the fleet starts it again; "": its process is one of its own.
     """
 
     app: str
@@ -48,11 +49,12 @@ class InstanceSpec(InstanceSettings, frozen=True):
     is_watched: bool = False
     started_with: int = 0
     name_returns: bool = True
+    start: str = ""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
     """One worker process of an instance. `careful` and `blamed`: see blame.py; `address`: where its instance listens;
-    `instance_incarnation`: new at each start of the instance's process."""
+    `instance_incarnation`: new at each start of the instance by its user, not where its fleet starts one again that crashed."""
 
     instance: InstanceSpec
     number: int

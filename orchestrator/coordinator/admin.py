@@ -63,6 +63,7 @@ async def status(coordinator: Coordinator, request: StatusRequest) -> dict[str, 
         "scales": [one_scale(group, operation) for operation in group.operations.values()],
         "scale_since": coordinator.scale_since,
         "instances": instances(group),
+        "leavers": group.leavers,
         "tasks": [{**task_facts(group, task), "records_per_s": rates.of(task)} for task in sorted(group.tasks)],
         "versions": versions(group),
         "hand_overs": hand_over_facts(coordinator, since),
@@ -76,12 +77,11 @@ def scale(group: GroupState) -> dict[str, Any] | None:
     found = [one_scale(group, operation) for operation in group.operations.values()]
     if not found:
         return None
-    deadlines = [one["deadline_s"] for one in found if one["deadline_s"] is not None]
     leaving = {instance for one in found for instance in one["leaving"]}
     return {
         "id": found[0]["id"],
         "leaving": sorted(leaving, key=natural),
-        "deadline_s": min(deadlines, default=None),
+        "deadline_s": min((left for one in found if (left := one["deadline_s"]) is not None), default=None),
         "moves_left": _tasks_on(group, leaving),
     }
 

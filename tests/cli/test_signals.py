@@ -444,6 +444,28 @@ def test_a_leaver_that_stands_still_while_its_scale_down_ends_leaves_when_it_goe
     assert [console.balance(name) for name in people] == ["2\n"] * len(people)
 
 
+def test_a_leaver_that_is_killed_after_its_scale_down_ended_leaves(console: Console) -> None:
+    """It stands still, and its user ends it by force. Its fleet starts it again, as any that crashed: it stayed. Meanwhile a scale-up
+    counted it as one that runs."""
+    console.run(*FAST, instances=2)
+    assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0
+    host = console.here("status", "bank", "--json").json["coordinator"]["instance"]
+    other = "i1" if host == "i2" else "i2"
+    halted = with_workers(console, other)
+    for pid in halted:
+        os.kill(pid, signal.SIGSTOP)
+    assert console.here("scale-down", "bank", "--instances", other, "--wait").code == 0
+    added = console.here("scale-up", "bank", "--to", "2", "--wait", "--json")
+    assert (added.code, added.json["from"], added.json["added"]) == (0, 1, ["i3"])
+    for pid in halted:
+        os.kill(pid, signal.SIGKILL)
+    console.until("it to be started again", lambda: instance_pid(console, other) != halted[0])
+    again = instance_pid(console, other)
+    console.until("it to end", lambda: not Path(f"/proc/{again}").exists())
+    names = {row["id"] for row in console.here("status", "bank", "--json").json["instances"]}
+    assert names == {host, "i3"}
+
+
 def with_workers(console: Console, name: str) -> list[int]:
     parent = instance_pid(console, name)
     return [parent, *(int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split())]

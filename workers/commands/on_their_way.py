@@ -20,11 +20,14 @@ POLL_S = 0.1
 JOINS_WITHIN_S = 5.0  # an instance that was started joins, and one that left ends, within about two
 
 
-def not_joined(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> set[str]:
+def not_joined(status: dict[str, Any], fleet: dict[str, Any] | None) -> set[str]:
     """What the fleet has started and is no member: not yet, or no longer, for as long as its process takes to end. An instance that
-    left and is parked belongs to its fleet as well, so such a fleet's note counts for nothing."""
-    started = fleet["instances"] if fleet is not None and fleet.get("after_leave") != "park" else []
-    return set(started) - {row["id"] for row in members}
+    left and is parked belongs to its fleet as well, so such a fleet's note counts for nothing. Nor does one that stood still while
+    its scale-down ended: it leaves when it goes on."""
+    if fleet is None or fleet.get("after_leave") == "park":
+        return set()
+    leavers = {name for name, start in status.get("leavers", {}).items() if start and start == fleet.get("id")}
+    return set(fleet["instances"]) - {row["id"] for row in status["instances"]} - leavers
 
 
 async def who_runs(application: str, log: GroupStore, client: Client) -> tuple[Any, dict[str, Any] | None]:
@@ -32,7 +35,7 @@ async def who_runs(application: str, log: GroupStore, client: Client) -> tuple[A
     until_s = monotonic_s() + JOINS_WITHIN_S
     while True:
         status, fleet = await client.ask(StatusRequest(counted=True)), await fleet_of(log, application)
-        if not not_joined(status["instances"], fleet) or monotonic_s() >= until_s:
+        if not not_joined(status, fleet) or monotonic_s() >= until_s:
             return status, fleet
         await asyncio.sleep(POLL_S)
 

@@ -95,7 +95,7 @@ async def _run(args: Any) -> int:
             return await _follow(args, client, log, application)
         if args.to is not None or args.by is not None:
             status, fleet = await who_runs(application, log, client)
-            if late := sorted(not_joined(status["instances"], fleet)):
+            if late := sorted(not_joined(status, fleet)):
                 print(f"not counted: {missing(late)}", file=sys.stderr, flush=True)
         if args.plan:
             answer = await client.ask(PlanRequest(args.to, args.by, args.instances, args.current))

@@ -87,7 +87,7 @@ async def _scaled(args: Any, application: str, log: GroupStore, client: Client) 
     """The answer; None where the fleet has changed since its instances were counted, by another operator: count again."""
     before, fleet = await who_runs(application, log, client)
     client.require(Right.SCALE)  # the request goes through the log
-    current = size_now(before["instances"], fleet)
+    current = size_now(before, fleet)
     if args.current is not None and args.current != current:
         raise RefusedBySafety(
             f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, not {args.current}; look at `status` and decide again"
@@ -122,10 +122,10 @@ async def _scaled(args: Any, application: str, log: GroupStore, client: Client) 
     return _facts(current, size, added, outcome, monotonic_s() - started, after)
 
 
-def size_now(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> int:
+def size_now(status: dict[str, Any], fleet: dict[str, Any] | None) -> int:
     """How many instances stay: the members that do not leave, and those that the fleet has started and that have not joined
     yet."""
-    return sum(1 for row in members if row["state"] != "leaving") + len(not_joined(members, fleet))
+    return sum(1 for row in status["instances"] if row["state"] != "leaving") + len(not_joined(status, fleet))
 
 
 async def _ask_fleet(

@@ -224,7 +224,7 @@ class Fleet:
         return [name for name, slot in self._slots.items() if not slot.stopped]
 
     def _add(self) -> str:
-        spec = msgspec.structs.replace(self._base, **self._place())
+        spec = msgspec.structs.replace(self._base, start=self._id, **self._place())
         name, slot = spec.instance, Slot(spec)
         if self._base.metrics_port and not spec.metrics_port:
             self._say(f"{name} serves no metrics: no port is left behind --metrics-port {self._base.metrics_port}")
@@ -335,14 +335,8 @@ class Fleet:
         self._registered = instances
 
     def _facts(self, instances: list[str]) -> bytes:
-        facts = {
-            **this_process(),
-            "state_dir": self._base.state_dir,
-            "instances": instances,
-            "after_leave": self._base.after_leave,
-            "at_ms": wall_ms(),
-        }
-        return json.dumps(facts).encode()
+        facts = {**this_process(), "id": self._id, "state_dir": self._base.state_dir, "instances": instances}
+        return json.dumps({**facts, "after_leave": self._base.after_leave, "at_ms": wall_ms()}).encode()
 
     async def _look_for_requests(self) -> None:
         """A request is taken by a word in the log before anything is started for it, so that it is withdrawn or granted and

@@ -90,7 +90,7 @@ class Instance:
         self._sent_away = False  # by the group, asked by nobody here
         self._careful: set[int] = set()
         self._blamed: dict[int, list[Blame]] = {}
-        self._incarnation = surroundings.new_id()
+        self._incarnation = spec.start or surroundings.new_id()
         self._incarnations: dict[int, str] = {}  # of the processes that are the workers now
         self._address = ""
         self._measures = Measures(OF_INSTANCE)
