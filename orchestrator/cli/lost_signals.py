@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 AGAIN_S = 0.001
+_state = {"is ours": False}
 
 
 def send_again(before: Callable[[UnraisableHookArgs], object]) -> None:
@@ -32,6 +34,15 @@ def send_again(before: Callable[[UnraisableHookArgs], object]) -> None:
             _thread.start_new_thread(_sent, (number,))  # here it would be lost once more
 
     sys.unraisablehook = lost
+    _state["is ours"] = True
+
+
+def ends() -> None:
+    """A signal ends the command: what it was about to make, an event loop for example, is left half made, and complains as it is
+    freed. In a process of ours that is not shown."""
+    if _state["is ours"]:
+        sys.unraisablehook = lambda unraisable: None
+        warnings.simplefilter("ignore")
 
 
 def _signal_of(error: BaseException | None) -> int | None:

@@ -78,6 +78,7 @@ def _run(argv: Sequence[str]) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return int(command(rest))
     except KeyboardInterrupt:
+        lost_signals.ends()
         return 130
     except Exception as error:
         if (ended := _asked_to_end(error)) is not None:
@@ -127,7 +128,12 @@ def entry() -> None:
     """The console script."""
     _open_what_is_closed()
     handle_signals()
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except SystemExit as ending:
+        if ending.code == TERMINATED:
+            lost_signals.ends()
+        raise
 
 
 def handle_signals() -> None:

@@ -46,12 +46,31 @@ runpy.run_module("orchestrator", run_name="__main__")
 """
 
 
+HALF_MADE = """
+import asyncio.selector_events, os, runpy, signal
+
+def begin(loop, selector=None):
+    os.kill(os.getpid(), signal.{})
+
+asyncio.selector_events.BaseSelectorEventLoop.__init__ = begin
+runpy.run_module("orchestrator", run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize("module", ["typing", "pathlib", "difflib", "orchestrator.cli.commands"])
 def test_an_interrupt_while_the_command_line_is_imported(console: Console, module: str) -> None:
     """A traceback, of the standard library or of the import of another module."""
     console.write("interrupted.py", INTERRUPTED_AT)
     child = console.script("interrupted.py", module, name="interrupted")
     assert console.end(child) == 130 and console.said("interrupted") == ""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_an_event_loop_is_made(console: Console, name: str, code: int) -> None:
+    """What is half made complains when it is freed."""
+    console.write("halfway.py", HALF_MADE.format(name))
+    child = console.script("halfway.py", "run", "bank:app", name="halfway")
+    assert console.end(child) == code and console.said("halfway") == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
