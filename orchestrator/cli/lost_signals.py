@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def send_again(before: Callable[[UnraisableHookArgs], object]) -> None:
         if number is None or signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL, None):
             before(unraisable)
         else:
-            _thread.start_new_thread(_sent, (number,))  # here it would be lost once more
+            with suppress(RuntimeError):  # no thread can be made any more: it ends already
+                _thread.start_new_thread(_sent, (number,))  # here it would be lost once more
 
     sys.unraisablehook = lost
     _state["is ours"] = True
