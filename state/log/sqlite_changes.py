@@ -33,7 +33,8 @@ class Changes:
     ) -> None:
         self._connection = connection
         self._identity = identity
-        self._waiting: set[asyncio.Future[bool]] = set()
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._wakes = 0
         self._version = 0
         self._hinted_at = -math.inf  # when the file was written last, as far as the kernel has reported
         self._watch = watch(Path(f"{identity.path}-wal"), self._hint)
@@ -67,19 +68,19 @@ class Changes:
     async def changed(self, version: int, deadline: float) -> None:
         """Return when the version is another one, when `wake` was called, or at the deadline."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began, wakes = loop.time(), self._wakes
         while (now := loop.time()) < deadline:
-            woken: asyncio.Future[bool] = loop.create_future()
+            woken: asyncio.Future[None] = loop.create_future()
             self._waiting.add(woken)
             if self._watch is not None:
                 self._watch.arm()
-            timer = loop.call_at(min(now + self._pause_s(now, began), deadline), _finish, woken, False)
+            timer = loop.call_at(min(now + self._pause_s(now, began), deadline), _finish, woken)
             try:
-                called = await woken
+                await woken
             finally:
                 timer.cancel()
                 self._waiting.discard(woken)
-            if self.version() != version or called:
+            if self.version() != version or wakes != self._wakes:  # `wake` may come behind a timer, in the same turn
                 return
 
     def _pause_s(self, now: float, began: float) -> float:
@@ -90,8 +91,9 @@ class Changes:
 
     def wake(self) -> None:
         """Have waiting readers look again now: this process wrote, or a reader got another partition."""
+        self._wakes += 1
         for woken in self._waiting:
-            _finish(woken, True)
+            _finish(woken)
 
     def _hint(self) -> None:
         """The file was written, by this process or another. Where no reader waits, further hints wait as well."""
@@ -99,9 +101,9 @@ class Changes:
         if not self._waiting and self._watch is not None:
             self._watch.disarm()
         for woken in self._waiting:
-            _finish(woken, False)
+            _finish(woken)
 
 
-def _finish(future: asyncio.Future[bool], result: bool) -> None:
+def _finish(future: asyncio.Future[None]) -> None:
     if not future.done():
-        future.set_result(result)
+        future.set_result(None)

@@ -61,3 +61,20 @@ async def test_a_waiting_reader_looks_at_once_and_rests_otherwise(
         assert [part.next_position for part in await waiting] == [1]
     for one in (reading, other):
         await one.close()
+
+
+async def test_a_reader_that_gets_a_partition_while_it_is_about_to_look_looks_for_it(tmp_path: Path) -> None:
+    """A hint has the waiting reader look; in the same turn of the loop, before it does, it gets another partition."""
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    await log.create_topic(TopicSpec("t", 2))
+    await log.append({Partition("t", 1): [NewRecord(b"k", b"v", 1)]})
+    reader = log.reader()
+    reader.add(Partition("t", 0), 0)
+    assert await reader.poll() == []
+    waiting = asyncio.create_task(reader.poll(wait_ms=60_000))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        reader._changes._hint()  # type: ignore[attr-defined]
+        reader.add(Partition("t", 1), 0)
+        assert [part.partition for part in await waiting] == [Partition("t", 1)]
+    await log.close()
