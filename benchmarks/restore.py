@@ -1,7 +1,7 @@
 """What a restore takes, from a changelog and from a snapshot, and what tasks beside it feel: `make bench-restore`.
 
 One rule: a restore is timed by the journal of the instance, from the moment in which the first task opens its stores until
-the last one has started; its CPU time is that of the worker's process. State folders are deleted before. What others feel is
+the last one has started; its CPU time is that of its workers' processes. State folders are deleted before. What others feel is
 measured as in bench-handover. On Kafka, Kafka Streams restores the same counts from the same broker: from the first partition
 that begins to the last that has, which leaves out what it does before.
 """
@@ -39,18 +39,18 @@ REST_S = 6.0
 
 @dataclass(slots=True)
 class Restores:
-    """Of one way: seconds by the clock, and CPU seconds of the worker from the first task that opens to the last that runs."""
+    """Of one way: seconds by the clock, and CPU seconds of its workers from the first task that opens to the last that runs."""
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
-async def restores(place: Place, rounds: int, *flags: str) -> Restores:
+async def restores(place: Place, rounds: int, *flags: str, workers: int = 1) -> Restores:
     found = Restores()
     for _ in range(rounds):
         _forget(place)
-        async with fleet(place, 1, *flags) as process:
-            seconds, cpu = await _one(place, process.pid)
+        async with fleet(place, 1, "--workers", str(workers), *flags) as process:
+            seconds, cpu = await _one(place, process.pid, workers)
             found.seconds.append(seconds)
             found.cpu.append(cpu)
     return found
@@ -62,16 +62,16 @@ def _forget(place: Place) -> None:
         shutil.rmtree(folder)
 
 
-async def _one(place: Place, fleet_pid: int) -> tuple[float, float]:
+async def _one(place: Place, fleet_pid: int, count: int) -> tuple[float, float]:
     deadline, begun = time.monotonic() + WAIT_S, 0.0
     while time.monotonic() < deadline:
         workers = [one.pid for one in family(fleet_pid) if one.kind == "worker"]
         rows = [row for row in _journal(place) if row["what"] == "started"]
-        if workers and not begun and any((place.folder / "state" / NAME).glob("i1/*/counts/CURRENT")):
-            begun = cpu_s(workers[0])
+        if len(workers) == count and not begun and any((place.folder / "state" / NAME).glob("i1/*/counts/CURRENT")):
+            begun = sum(map(cpu_s, workers))
         if len({row["task"] for row in rows}) == PARTITIONS:
             first = min(row["at_ms"] - row["opened_ms"] for row in rows)
-            return (max(row["at_ms"] for row in rows) - first) / 1e3, cpu_s(workers[0]) - begun
+            return (max(row["at_ms"] for row in rows) - first) / 1e3, sum(map(cpu_s, workers)) - begun
         await asyncio.sleep(0.01)
     raise SystemExit("the tasks do not start")
 
@@ -175,7 +175,10 @@ async def measure(kind: str, count: int, rate: int, rounds: int) -> str:
             log = await open_log(place.url, create=False)
             await caught_up(log, 0)
             await log.close()
-        found = {"the changelog": await restores(place, rounds)}
+        found = {
+            "the changelog": await restores(place, rounds),
+            "the changelog, two workers": await restores(place, rounds, workers=2),
+        }
         if kind == "kafka":
             found |= await asyncio.to_thread(streams_restores, place, rounds)
         await take_snapshot(place)
@@ -190,7 +193,7 @@ def text(kind: str, count: int, rate: int, found: dict[str, Restores], felt: Bes
         "",
         f"`make bench-restore`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
         f"load average {os.getloadavg()[0]:.1f}; {count:,} keys with a count of 8 bytes in {PARTITIONS} tasks, all restored by one "
-        "worker whose state was deleted.",
+        "instance whose state was deleted; it has one worker where no other number stands.",
         "",
         "| from | times | seconds p50 | longest | entries a second | entries a CPU-second |",
         "|---|---|---|---|---|---|",

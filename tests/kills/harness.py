@@ -158,7 +158,7 @@ class Bank:
         ends = await self.log.ends(INPUTS, settled=True)
         deadline = time.monotonic() + DEADLINE_S
         while left := _behind(await self.log.positions("receipts", INPUTS), ends):
-            assert time.monotonic() < deadline, f"{left} of {ends} after {DEADLINE_S:.0f} s; see {self.folder}"
+            assert time.monotonic() < deadline, f"{left} of {ends} after {DEADLINE_S:.0f} s; {self.printed()}"
             await asyncio.sleep(0.02)
 
     async def until(self, records: int) -> None:
@@ -166,8 +166,17 @@ class Bank:
         deadline = time.monotonic() + DEADLINE_S
         while (done := await self.processed()) < records:
             if time.monotonic() > deadline:
-                raise AssertionError(f"{done} of {self.records} processed after {DEADLINE_S:.0f} s; see {self.folder}")
+                raise AssertionError(f"{done} of {self.records} processed after {DEADLINE_S:.0f} s; {self.printed()}")
             await asyncio.sleep(0.02)
+
+    def printed(self) -> str:
+        """What the processes have shown last, for a failure of which nothing else may be left."""
+        ends = {
+            name: process and process.poll() for name, process in (("fleet", self.fleet), ("produce", self.producer))
+        }
+        return "\n".join(
+            f"{name} ({code}): {(self.folder / f'{name}.log').read_text()[-1_500:]}" for name, code in ends.items()
+        )
 
     async def told(self, *words: str) -> str:
         """What a command prints."""
