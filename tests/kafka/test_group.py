@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from state.log.protocol import Partition
+from tests import brokers
 from tests.cli.console import Console
 from tests.kafka.place import Place
 from tests.kills.harness import SHAPES, Bank, life, stops
@@ -196,3 +197,19 @@ async def test_all_are_killed_within_commits_and_start_again(place: Place, conso
     console.start("run", "bank:app", *where, name="run")
     assert console("produce", "bank:app", "payments", *where, stdin=lines).code == 0
     console.until("the payments behind it", lambda: paid(2))
+
+
+def test_brokers_that_give_no_answer_are_reported_before_they_are_given_up(console: Console) -> None:
+    """A request is made again for half a minute before it fails; until then no process wrote a line."""
+    where = ("--log", url(Place()))
+    console.start("run", "bank:app", *where, name="run")
+    assert console("wait", "bank", "--instances", "1", "--timeout", "25s", *where).code == 0
+    broker = brokers.shared()
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        console.until("a line", lambda: "orchestrator.log: waiting for the log to be written" in console.said("run"))
+        assert "waiting for the log to be written: no answer for 5 s" in console.said("run")
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    console.until("its end", lambda: "orchestrator.log: the log can be used again" in console.said("run"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from state.errors import LeaseLost, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
-from workers.log.patient_log import End, Patience
+from tests.process_simulation.chance import Order
+from tests.process_simulation.loop import VirtualLoop
+from workers.log.patient_log import SILENT_S, End, Patience
 
 LIMIT_S = 10.0
 
@@ -115,3 +117,86 @@ async def test_an_outcome_that_is_not_known_is_no_answer() -> None:
     log.now += LIMIT_S
     with pytest.raises(LogTimedOut):
         await patience(log)
+
+
+def in_virtual_time(work: Callable[[VirtualLoop, Patience], Awaitable[None]]) -> None:
+    loop = VirtualLoop(1, Order(1, 0.0))
+    try:
+        loop.run_until_complete(work(loop, Patience("write", LIMIT_S, loop.time, End())))
+    finally:
+        loop.close()
+
+
+def answers_after(seconds: float, error: StateError | None = None) -> Callable[[], Awaitable[str]]:
+    async def call() -> str:
+        await asyncio.sleep(seconds)
+        if error is not None:
+            raise error
+        return "written"
+
+    return call
+
+
+def test_a_log_that_gives_no_answer_is_reported_while_the_call_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    """A request to brokers that are away fails after half a minute; until then nothing showed it."""
+
+    async def work(loop: VirtualLoop, patience: Patience) -> None:
+        call = asyncio.create_task(patience(answers_after(SILENT_S + 3.0)))
+        await asyncio.sleep(SILENT_S - 0.5)
+        assert patience.reason == ""
+        await asyncio.sleep(1.0)
+        assert patience.reason == "no answer for 5 s"
+        assert await call == "written"
+        assert (patience.reason, patience.waits, round(patience.waited_s, 1)) == ("", 1, SILENT_S + 3.0)
+
+    in_virtual_time(work)
+    assert caplog.messages == [
+        "waiting for the log to be written: no answer for 5 s",
+        "the log can be used again after 8.0 s",
+    ]
+
+
+def test_it_is_the_log_that_is_silent_and_not_one_call() -> None:
+    async def work(loop: VirtualLoop, patience: Patience) -> None:
+        call = asyncio.create_task(patience(answers_after(4 * SILENT_S)))
+        while not call.done():
+            await patience(answers_after(SILENT_S - 1.0))
+            assert (patience.reason, patience.waits) == ("", 0)
+
+    in_virtual_time(work)
+
+
+def test_the_reason_of_a_log_that_was_silent_takes_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(loop: VirtualLoop, patience: Patience) -> None:
+        answers = [answers_after(SILENT_S + 1.0, LogUnavailable("unreachable")), answers_after(1.0)]
+        call = asyncio.create_task(patience(lambda: answers.pop(0)()))
+        await asyncio.sleep(SILENT_S + 1.5)
+        assert patience.reason == "unreachable"
+        await call
+        assert (patience.reason, patience.waits) == ("", 1)
+
+    in_virtual_time(work)
+    assert [one.rpartition(": ")[2] for one in caplog.messages[:2]] == ["no answer for 5 s", "unreachable"]
+
+
+def test_a_process_that_stood_still_does_not_call_the_log_silent() -> None:
+    async def work(loop: VirtualLoop, patience: Patience) -> None:
+        call = asyncio.create_task(patience(answers_after(SILENT_S + 1.0)))
+        await asyncio.sleep(1.0)
+        loop._now += 60.0
+        await call
+        assert patience.waits == 0
+
+    in_virtual_time(work)
+
+
+def test_a_silent_call_that_is_given_up_waits_no_more() -> None:
+    async def work(loop: VirtualLoop, patience: Patience) -> None:
+        call = asyncio.create_task(patience(answers_after(60.0)))
+        await asyncio.sleep(SILENT_S + 1.0)
+        assert patience.reason
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert patience.reason == ""
+
+    in_virtual_time(work)

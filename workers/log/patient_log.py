@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("orchestrator.log")
 PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
+SILENT_S = 5.0  # without an answer to any call: longer than an election among brokers, or a disk's hiccup
+LATE_S = 1.0  # a look that comes so much later finds that this process stood still, not the log
 
 
 class End:
@@ -59,12 +61,17 @@ class Patience:
         self._limit_s = limit_s
         self._clock = clock
         self._since = 0.0
-        self._waiting = 0  # calls that the log has not answered yet
+        self._waiting = 0  # calls that the log has refused, and not answered yet
+        self._calls = 0  # that are under way
+        self._last_answer_at = 0.0  # when the log answered last, or the first of these calls began
+        self._is_silent = False  # the reason is that calls under way have no answer
+        self._look: asyncio.TimerHandle | None = None
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of `call`, made again until the log can be used. Raises LogTimedOut."""
         pause = PAUSE_S
         waits = 0
+        self._begins()
         try:
             while True:
                 begun = self._clock()
@@ -91,6 +98,34 @@ class Patience:
             raise
         finally:
             self._waiting -= waits
+            self._calls -= 1
+            if self._is_silent and not self._calls:
+                self._over()
+
+    def _begins(self) -> None:
+        """One look serves all calls: a timer for each would cost more than most of them."""
+        if not self._calls:
+            self._last_answer_at = self._clock()
+        self._calls += 1
+        if self._look is None:
+            self._look_in(SILENT_S)
+
+    def _look_in(self, seconds: float) -> None:
+        self._look = asyncio.get_running_loop().call_later(seconds, self._look_now, self._clock() + seconds)
+
+    def _look_now(self, due: float) -> None:
+        """A call may last for as long as a port's own tries do, half a minute on Kafka: an operator sees it before."""
+        self._look = None
+        if not self._calls:
+            return
+        now = self._clock()
+        if now - due > LATE_S:
+            self._last_answer_at = now
+        silent_s = now - self._last_answer_at
+        if silent_s >= SILENT_S and not self.reason:
+            self._is_silent = True
+            self._begin_wait(self._last_answer_at, f"no answer for {SILENT_S:g} s")
+        self._look_in(SILENT_S - silent_s if silent_s < SILENT_S else SILENT_S)
 
     def _left_s(self) -> float:
         """Seconds to the last try: at the limit, or soon where that has passed."""
@@ -99,11 +134,10 @@ class Patience:
     def _away(self, error: LogUnavailable, begun: float) -> None:
         """Gives up after a try that began past the limit. One that began before it shows nothing about the log as it is now: the
         process may have been stopped in between."""
-        if not self.reason:
-            self._since = begun
-            self.waits += 1
-            log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", error)
-        self.reason = str(error)
+        self._last_answer_at = self._clock()
+        if not self.reason or self._is_silent:
+            self._begin_wait(self._since if self._is_silent else begun, str(error))
+        self.reason, self._is_silent = str(error), False
         if begun - self._since >= self._limit_s:
             self._end.reason = (
                 f"the log could not be used for {self._limit_s:g} s ({error}); nothing is lost: what was not committed is "
@@ -111,15 +145,21 @@ class Patience:
             )
             raise LogTimedOut(self._end.reason) from error
 
+    def _begin_wait(self, since: float, reason: str) -> None:
+        if not self.reason:
+            self.waits += 1
+        self._since, self.reason = since, reason
+        log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", reason)
+
     def _answered(self) -> None:
-        self._end.reason = ""
+        self._end.reason, self._last_answer_at = "", self._clock()
         if self.reason:
             log.warning("the log can be used again after %.1f s", self._clock() - self._since)
             self._over()
 
     def _over(self) -> None:
         self.waited_s += self._clock() - self._since
-        self.reason = ""
+        self.reason, self._is_silent = "", False
 
 
 class PatientReader:
