@@ -82,7 +82,10 @@ async def test_a_consumer_that_joins_while_positions_are_committed_outside_of_tr
     await log.record_owners(lease, [owner(1, lease)])
     await log.commit(APP, "w", [count(1)], guarantee=AT_LEAST_ONCE)
     consumer = AIOKafkaConsumer(
-        place.prefix + "in", bootstrap_servers=f"127.0.0.1:{place.port}", group_id=place.prefix + APP
+        place.prefix + "in",
+        bootstrap_servers=f"127.0.0.1:{place.port}",
+        group_id=place.prefix + APP,
+        enable_auto_commit=False,  # at its end it would commit where it is, which is not where the app is
     )
     async with consumer:
         await until("the consumer to be a member", lambda: asyncio.sleep(0, bool(consumer.assignment())))
