@@ -197,7 +197,7 @@ class JoinRequest(msgspec.Struct, frozen=True):
     start, and `writer` (the transactional id) is made of both and never used again. `tasks` is what its version of the
     app has; None: the same as the coordinator's own. `address`: where its instance answers queries. `guarantee`: of its version of the
     app; one of at least once gets each of its heartbeats answered. `instance_incarnation`: new at each start of its instance
-    by its user; "" of versions that announce none."""
+    by its user; "" of versions that announce none. `app_version` and `package_version` name its code to people, and decide nothing."""
 
     member: str
     instance: str
@@ -212,6 +212,8 @@ class JoinRequest(msgspec.Struct, frozen=True):
     address: str = ""
     guarantee: str = EXACTLY_ONCE
     instance_incarnation: str = ""
+    app_version: str = ""
+    package_version: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ from state.log.protocol import GroupLog
 from state.store.buffered import BufferedStore
 from state.store.protocol import Store
 from state.store.rocksdb import Budget
+from workers.app_version import app_version, package_version
 from workers.calls.blame import CallNote, remove_notes
 from workers.connection.credentials import instance_credentials
 from workers.connection.uplink import Line, ThreadLine
@@ -164,6 +165,8 @@ class Surroundings:
     open_note: Callable[[Path], CallNote] = CallNote  # of the call under way: a worker writes it, its parent reads it
     remove_notes: Callable[[Path], None] = remove_notes
     load_app: Callable[[str, Path], App] = load
+    app_version: Callable[[App], str] = app_version
+    package_version: Callable[[], str] = package_version
     requests: Callable[[], Awaitable[asyncio.StreamReader]] = open_requests
     start_worker: Callable[[WorkerSpec], Awaitable[WorkerProcess]] = start_worker
     exit: Callable[[int], None] = os._exit

@@ -6,7 +6,6 @@ One rule: an answer is plain data in the shapes that the command line prints; a 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 
 from orchestrator.clocks import monotonic_ms
 from orchestrator.coordinator import live_settings
+from orchestrator.coordinator.instance_facts import instances, versions
 from orchestrator.coordinator.live_settings import SetSettingsRequest, SettingsRequest
 from orchestrator.coordinator.operation_facts import KEPT, operation_facts
 from orchestrator.coordinator.requests import (
@@ -30,15 +30,13 @@ from orchestrator.coordinator.requests import (
     UndoRequest,
 )
 from orchestrator.coordinator.shell import Coordinator
-from orchestrator.durations import show_duration
 from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
-from orchestrator.explain.task import explain_task, is_silent
+from orchestrator.explain.task import explain_task
 from orchestrator.group import events as ev
 from orchestrator.group.convergence import holder_of, is_stable
 from orchestrator.group.scale_plan import choose, parse_amount, running
 from orchestrator.group.state import GroupState, Operation
-from orchestrator.group.topology_versions import ranges
-from orchestrator.model import Role, TaskId, TaskRange
+from orchestrator.model import Role, TaskId
 from orchestrator.names import natural
 from orchestrator.settings import named_in
 
@@ -103,60 +101,6 @@ def _tasks_on(group: GroupState, instances: Collection[str]) -> int:
 def _instance(group: GroupState, member: str) -> str | None:
     known = group.members.get(member)
     return known.join_request.instance if known is not None else None
-
-
-def instances(group: GroupState) -> list[dict[str, Any]]:
-    """One row an instance; workers are counted."""
-    rows: dict[str, dict[str, Any]] = {}
-    loads: Counter[str | None] = Counter()
-    for task in group.tasks:
-        loads[group.effective_owner(task)] += group.weight(task)
-    for member in sorted(group.members, key=lambda m: natural(m.name)):
-        if member.fenced:
-            continue  # what is left of a dead one until its session ends
-        name = member.join_request.instance
-        row = rows.setdefault(
-            name,
-            {
-                "id": name,
-                "state": "leaving" if member.is_leaving else "running" if member.sent is not None else "joining",
-                "workers": 0,
-                "load": 0,
-                "silent": False,
-                "host": member.join_request.host,
-                "pid": member.join_request.pid,
-                "notices": [],
-                "guarantees": [],
-            },
-        )
-        row["guarantees"] = list(dict.fromkeys([*row["guarantees"], member.join_request.guarantee]))
-        row["notices"] += member.status.notice.splitlines()
-        if is_silent(group, member):
-            row["silent"] = True
-            who = "" if member.name == name else f"{member.name} "
-            row["notices"].append(f"{who}has been silent for {show_duration(member.silent_for(group.last_step_ms))}")
-        row["workers"] += 1
-        row["load"] += loads[member.name]
-    return list(rows.values())
-
-
-def versions(group: GroupState) -> list[dict[str, Any]]:
-    """The versions of the app that run, by what tells them apart: how many partitions each subtopology has in them. A member
-    that does not say so has the coordinator's own."""
-    found: dict[tuple[TaskRange, ...], set[str]] = {}
-    for member in group.members:
-        if not member.fenced:
-            asked = member.join_request
-            tasks = ranges(group.declared.values()) if asked.tasks is None else asked.tasks
-            found.setdefault(tuple(r._replace(weight=1) for r in tasks), set()).add(asked.instance)
-    rows: list[dict[str, Any]] = []
-    for version in sorted(found):
-        partitions: Counter[str] = Counter()
-        for r in version:
-            partitions[str(r.subtopology)] += r.partitions
-        names = sorted(found[version], key=natural)
-        rows.append({"tasks": partitions.total(), "partitions": dict(partitions), "instances": names})
-    return rows
 
 
 def task_facts(group: GroupState, task: TaskId) -> dict[str, Any]:

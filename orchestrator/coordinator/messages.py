@@ -54,9 +54,8 @@ class Join(msgspec.Struct, tag="join", frozen=True):
         bounded(self)
         request = self.hello
         texts = (request.member, request.instance, request.incarnation, request.writer, request.zone, request.host)
-        if any(
-            len(text) > NAME_MAX for text in (*texts, request.address, request.guarantee, request.instance_incarnation)
-        ):
+        others = (request.address, request.guarantee, request.instance_incarnation)
+        if any(len(text) > NAME_MAX for text in (*texts, *others, request.app_version, request.package_version)):
             raise ValueError(f"a name of the member is longer than {NAME_MAX}")
         if not (0 <= request.capacity <= TASKS_MAX and 0 <= request.pid <= COUNT_MAX and len(request.protocols) <= 100):
             raise ValueError("the member's capacity, pid or protocols are out of bounds")

@@ -31,6 +31,8 @@ def test_sums_versions_and_topics(console: Console) -> None:
     console.bank().run(*SOON, instances=2)
     first = status(console)
     assert first["versions"] == [{"tasks": 8, "partitions": {"0": 8}, "instances": ["i1", "i2"]}]
+    one, other = (i["app_versions"] + i["package_versions"] for i in first["instances"])
+    assert one == other and len(one) == 2 and all(one)
     topics = {topic["name"]: topic for topic in first["topics"]}
     assert topics["payments"] == {"name": "payments", "kind": "plain", "partitions": 8, "offsets": 0, "read_by": [0]}
     assert topics["alerts"]["read_by"] == [] and set(topics) == {"payments", "alerts"}

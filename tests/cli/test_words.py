@@ -87,6 +87,8 @@ def test_status_of_a_large_group_fits() -> None:
         "pid": 123456,
         "notices": [],
         "guarantees": [],
+        "app_versions": ["2026.11.29"],
+        "package_versions": ["0.1.0", "0.2.0"],
     }
     facts: dict[str, Any] = {
         "application": "bank",
@@ -106,6 +108,7 @@ def test_status_of_a_large_group_fits() -> None:
     assert max(map(len, lines)) <= WIDTH, max(lines, key=len)
     assert sum("123456789 behind" in line for line in lines) == 9
     assert "370370 records/s  370370367 records waiting" in lines and "a version with 40 tasks on i1" in lines
+    assert "stream-orchestrator 0.2.0 on i13" in lines and any(line.endswith("123456  2026.11.29") for line in lines)
     one = status.text({**facts, "records_per_s": 1.2, "input_lag": 1}).splitlines()
     assert "1 record/s  1 record waiting" in one and "- records/s  - records waiting" in status.text(
         {**facts, "records_per_s": None, "input_lag": None}

@@ -28,6 +28,7 @@ VARIES = (
     (re.compile(r"\b[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"\b\d[\d.,]* ?(ms|s|bytes)\b"), r"N \1"),
     (re.compile(r"\b(process|generation|epoch) \d+"), r"\1 N"),
+    (re.compile(r"(\bhost1 +\d+) +[0-9a-f]{8}$"), r"\1 VERSION"),
     (re.compile(r"\bhost1 +\d+"), "host1 PID"),
     (re.compile(r"\bcoordinator on i\d+"), "coordinator on some instance"),
     (re.compile(r"\bactive on i\d+"), "active on some instance"),

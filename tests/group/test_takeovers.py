@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.coordinator.admin import instances, task_facts
+from orchestrator.coordinator.admin import task_facts
+from orchestrator.coordinator.instance_facts import instances
 from orchestrator.explain.task import explain_task
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group

@@ -161,6 +161,8 @@ def surroundings(life: Life, process: Process, instance: str) -> Surroundings:
         remove_notes=life.disk.remove_notes,
         start_worker=start_worker,
         exit=process.exit,
+        app_version=lambda app: "",
+        package_version=lambda: "",
         environment={},
     )
 

@@ -120,6 +120,10 @@ class Shop:
 
         self.console.until(f"{sorted(tasks)} on {sorted(instances)}", there)
 
+    def versions(self) -> dict[str, list[str]]:
+        """What names the code of each instance."""
+        return {i["id"]: i["app_versions"] for i in self.status()["instances"]}
+
     def value(self, table: str, key: str) -> str:
         return self.console.here("query", "shop", table, key, *self.place).out.strip()
 
@@ -161,6 +165,8 @@ def test_a_new_version_is_rolled_in(shop: Shop) -> None:
     shop.produce("old", "orders")
     shop.start("i1", "new")
     shop.settled(BOTH | OLD | NEW, {"i1", "i2"})
+    versions = shop.versions()
+    assert versions["i1"] != versions["i2"] and all(len(one) == 1 for one in versions.values()), versions
     placed = {t["id"]: t["active"] for t in shop.status()["tasks"]}
     assert {placed[t] for t in OLD} == {"i2"} and {placed[t] for t in NEW} == {"i1"}, placed
     for topic in ("orders", "refunds"):
@@ -185,6 +191,22 @@ def test_a_new_version_is_rolled_in(shop: Shop) -> None:
     for row in shop.status()["tasks"]:
         lost = [e for e in range(before[row["id"]], row["epoch"]) if (row["id"], e) not in proven]
         assert not lost, f"{row['id']} changed hands without a release at epochs {lost}"
+
+
+def test_versions_with_the_same_tasks_are_told_apart(shop: Shop) -> None:
+    """By their own word or by their source, while one instance has the new code, and in the lines of `status` too."""
+    for name in ("i1", "i2"):
+        shop.start(name, "old")
+    shop.settled(BOTH | OLD, {"i1", "i2"})
+    first = shop.versions()
+    assert first["i1"] == first["i2"] and len(first["i1"]) == 1, first
+    code = VERSION.format(name="visits")
+    shop.console.write("old/shop.py", f'__version__ = "1.4.2"\n{code}')
+    shop.stop("i2")
+    shop.start("i2", "old")
+    shop.console.until("the new version", lambda: shop.versions() == {"i1": first["i1"], "i2": ["1.4.2"]})
+    shown = shop.console.here("status", "shop", *shop.place).out.splitlines()
+    assert [line.split()[-1] for line in shown if line.startswith(("i1 ", "i2 "))] == [first["i1"][0], "1.4.2"], shown
 
 
 @pytest.mark.long

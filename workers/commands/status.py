@@ -187,7 +187,9 @@ def text(facts: dict[str, Any]) -> str:
         f"{'stable' if facts['stable'] else 'moving'}  coordinator on {where['instance'] if where else '-'}"
     )
     sums = f"{_rate(facts['records_per_s'])}  {_waiting(facts['input_lag'])}"
-    instances = [(i["id"], i["state"], i["load"], i["host"], i["pid"]) for i in facts["instances"]]
+    instances = [
+        (i["id"], i["state"], i["load"], i["host"], i["pid"], i.get("app_versions") or None) for i in facts["instances"]
+    ]
     tasks = [
         (
             t["id"],
@@ -207,7 +209,7 @@ def text(facts: dict[str, Any]) -> str:
             sums,
             *_versions(facts),
             "",
-            table(instances, ("instance", "state", "load", "host", "pid")),
+            table(instances, ("instance", "state", "load", "host", "pid", "version")),
             *(f"{i['id']}: {_commits(i, facts)}" for i in facts["instances"] if _commits(i, facts)),
             *(f"{i['id']}: {notice}" for i in facts["instances"] for notice in i["notices"]),
             "",
@@ -226,10 +228,14 @@ def _readers(topic: dict[str, Any]) -> str | None:
 
 
 def _versions(facts: dict[str, Any]) -> list[str]:
-    """A line for each version of the app, where there are several."""
-    if len(facts["versions"]) < 2:
-        return []
-    return [f"a version with {counted(v['tasks'], 'task')} on {', '.join(v['instances'])}" for v in facts["versions"]]
+    """A line for each version of the app with tasks of its own, and for each of this package, where there are several."""
+    tasks = [f"a version with {counted(v['tasks'], 'task')} on {', '.join(v['instances'])}" for v in facts["versions"]]
+    packages: dict[str, list[str]] = {}
+    for instance in facts["instances"]:
+        for package in instance.get("package_versions", []):
+            packages.setdefault(package, []).append(instance["id"])
+    software = [f"stream-orchestrator {package} on {', '.join(on)}" for package, on in sorted(packages.items())]
+    return [line for lines in (tasks, software) if len(lines) > 1 for line in lines]
 
 
 def _commits(instance: dict[str, Any], facts: dict[str, Any]) -> str:

@@ -61,6 +61,8 @@ class Session:
             address=reached_at(spec.instance.advertise, spec.address),
             guarantee=worker.prepared.app.guarantee,
             instance_incarnation=spec.instance_incarnation,
+            app_version=worker.surroundings.app_version(worker.prepared.app),
+            package_version=worker.surroundings.package_version(),
             protocols=up_to(spec.instance.settings.protocol),
         )
         self._clock = worker.surroundings.clock

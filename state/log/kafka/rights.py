@@ -15,6 +15,7 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = "topic", "group", "cluster", "transact
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = "Read", "Write", "Create", "Delete", "Alter", "Describe"
 DESCRIBE_CONFIGS, ALTER_CONFIGS = "DescribeConfigs", "AlterConfigs"
 _RESOURCE_OF = {29: TOPIC, 30: GROUP, 31: CLUSTER, 53: TRANSACTIONAL_ID}
+_DESCRIBES = {TOPIC: "Read or Write allows", GROUP: "Read allows", TRANSACTIONAL_ID: "Write allows"}
 PRODUCER_IDS = "producer."
 _OWN_IDS = "."  # behind the application's id, all transactional ids of its own follow
 
@@ -38,12 +39,15 @@ def on(resource: str, operation: str, *names: str) -> tuple[Right, ...]:
 
 
 def missing(code: int, rights: Sequence[Right]) -> str:
-    """What a refusal with this code says is missing; "" where the code is about no right."""
+    """What a refusal with this code says is missing; "" where the code is about no right. Brokers ask for Describe first, where an
+    application is given the Read or Write that allows it: both are named."""
     resource = _RESOURCE_OF.get(code)
     if resource is None:
         return ""
     found = [right for right in rights if right.resource == resource]
-    return ", ".join(map(str, found[:5])) if found else f"a right on the {resource}"
+    named = ", ".join(map(str, found[:5])) if found else f"a right on the {resource}"
+    only_describe = {right.operation for right in found} == {DESCRIBE}
+    return f"{named} ({_DESCRIBES[resource]} it, too)" if only_describe and resource in _DESCRIBES else named
 
 
 @dataclass(frozen=True, slots=True)
