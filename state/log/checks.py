@@ -186,6 +186,14 @@ def fenced(transactional_id: str) -> str:
     return f"transactional id {transactional_id} was fenced: all it owned belongs to others now; drop it and join again"
 
 
+def initialised_elsewhere(name: str, timeout_s: float) -> str:
+    """Of an id that no fence was written for. `name`: as the brokers know it."""
+    return (
+        f"another program has initialised transactional id {name}, or its transaction was open for longer than {timeout_s:g} s: drop "
+        "it and join again; where that recurs, look for a program that uses ids of this name"
+    )
+
+
 def not_sent(why: str = "") -> str:
     return (
         f"a commit at least once was cut short{f' ({why})' if why else ''}: its records may be in the log, and are "

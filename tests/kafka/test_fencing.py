@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from state.errors import Fenced, Refused
 from state.log.group_store import OwnerRecord
@@ -168,6 +169,34 @@ async def test_what_was_fenced_long_ago_is_forgotten(place: Place, monkeypatch: 
     assert await fenced_of(other) == {"w-4"}
     with pytest.raises(Fenced):
         await other.open_writer(APP, "w-4")
+
+
+async def test_who_ended_a_writer_is_named(place: Place) -> None:
+    """A fence of the group is no fault; another program that uses the id is one, which its user has to find."""
+    log = await place.topics()
+    lease = await log.acquire(APP, "first", "a:1", await log.lease(APP))
+    assert lease is not None
+    for name in ("fenced", "taken"):
+        worker = await place.open()
+        await worker.open_writer(APP, name)
+        await log.record_owners(lease, [OwnerRecord("0_0", 1, "m", name, 1)])
+        await worker.commit(APP, name, [count(1 if name == "fenced" else 2)])
+        if name == "taken":
+            id_ = f"{place.prefix}{APP}.worker.{name}"
+            stranger = AIOKafkaProducer(bootstrap_servers=f"127.0.0.1:{place.port}", transactional_id=id_)
+            await stranger.start()
+            await stranger.stop()
+            with pytest.raises(
+                Fenced, match=f"^another program has initialised transactional id {id_}, or its transaction"
+            ):
+                await worker.commit(APP, name, [count(3)])
+        else:
+            assert await log.fence(lease, [name]) == {name: {"0_0"}}
+            with pytest.raises(Fenced, match=f"^transactional id {name} was fenced"):
+                await worker.commit(APP, name, [count(2)])
+        with pytest.raises(Fenced):
+            await worker.commit(APP, name, [count(9)])
+    assert await agreed(log) == 2
 
 
 async def fenced_of(log: KafkaLog) -> set[str]:

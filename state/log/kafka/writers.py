@@ -7,10 +7,11 @@ advice; the promise is the broker's, which refuses an id that was initialised by
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from state.errors import Fenced, LogBusy, LogUnavailable, NotOpened, OutcomeUnknown, Refused
+from state.errors import Fenced, LogBusy, LogUnavailable, NotOpened, OutcomeUnknown, Refused, StateError
 from state.log import checks
 from state.log.group_store import OwnerRecord
 from state.log.kafka.building import by_present_settings, unbuilt
@@ -73,9 +74,9 @@ class Writers:
                         await _initialised(producer, transactional_id, topic)
                     await self._refuse(transactional_id, tasks, topic)
                     return await producer.transact(records, application, positions, _times_ms(tasks))
-                except ProducerFenced:
+                except ProducerFenced as error:
                     self._give_up(key)
-                    raise Fenced(checks.fenced(transactional_id)) from None
+                    raise Fenced(await self._why(error, application, transactional_id, topic)) from None
                 except (Fenced, OutcomeUnknown):
                     self._give_up(key)
                     raise
@@ -129,6 +130,19 @@ class Writers:
     ) -> dict[Partition, int]:
         topics = self._cluster.topics
         return await by_present_settings(topics, lambda: unbuilt(topics, tasks), write)
+
+    async def _why(
+        self, error: ProducerFenced, application: str, transactional_id: str, topic: FactsTopic | None
+    ) -> str:
+        """Who has ended it: the group's fences write a record first, so where there is none it was nobody of the group."""
+        if topic is not None and isinstance(error.__cause__, KafkaRefused):  # else it was interrupted here
+            with suppress(StateError, TimeoutError):
+                async with asyncio.timeout(_UNSEEN_S):
+                    await topic.read_settled(UNDER_LEASE)
+                if not topic.view.is_fenced(transactional_id):
+                    name = self._cluster.topics.names.inside(writer_id(application, transactional_id))
+                    return checks.initialised_elsewhere(name, self._timeout_s)
+        return checks.fenced(transactional_id)
 
     def _give_up(self, key: tuple[str, str]) -> None:
         self._opened.pop(key, None)
