@@ -18,6 +18,10 @@ from orchestrator.errors import WrongUse
 
 log = logging.getLogger("orchestrator.listener")
 SCHEME = "tls://"
+_ADVICE = {  # by what OpenSSL's verification calls it, where its authority is the right one
+    9: "it, or its authority, is for a later time: look at the clock of this machine and of the one that has signed it",
+    10: "renew it, or the certificate of its authority",
+}
 
 
 class TlsUnusable(WrongUse):
@@ -39,7 +43,7 @@ class Tls:
     def __init__(self, certificate: str, key: str, authority: str) -> None:
         """Raises WrongUse."""
         self._files = certificate, key, authority
-        self._seen = self._looks()
+        self._seen = self._warned = self._looks()
         self._contexts = _contexts(*self._files)
 
     @property
@@ -58,14 +62,19 @@ class Tls:
         return self._contexts.server is not None
 
     def now(self) -> Contexts:
-        """Where the files changed and cannot be used, as one that is half written, those before go on."""
-        looks = self._looks()
+        """Where the files changed and cannot be used, as one that is half written, those before go on, and the new ones are tried
+        again with each connection: they may have been made for a time that has not come yet."""
+        looks = self._looks()  # before they are read: what changes meanwhile is read again
         if looks != self._seen:
-            self._seen = looks  # before they are read: what changes meanwhile is read again
             try:
-                self._contexts = _contexts(*self._files)
+                contexts = _contexts(*self._files)
+                _check_signed(contexts, self.certificate, self.authority)
             except WrongUse as error:
-                log.warning("renewed certificates are not used, those before go on: %s", error)
+                if looks != self._warned:
+                    self._warned = looks
+                    log.warning("renewed certificates are not used, those before go on: %s", error)
+            else:
+                self._seen, self._contexts = looks, contexts
         return self._contexts
 
     def _looks(self) -> tuple[tuple[int, int, int] | None, ...]:
@@ -153,9 +162,13 @@ def check_tls(host: str, tls: Tls | None) -> Tls | None:
 
 
 def check_signed(tls: Tls) -> None:
-    """Both ends of a connection to itself, in memory. Raises TlsUnusable where --tls-ca has not signed the own certificate: no peer that
-    goes by that authority would take this process, its own workers among them."""
-    contexts, certificate, authority = tls.now(), tls.certificate, tls.authority
+    """Raises TlsUnusable where --tls-ca has not signed the own certificate: no peer that goes by that authority would take this process,
+    its own workers among them."""
+    _check_signed(tls.now(), tls.certificate, tls.authority)
+
+
+def _check_signed(contexts: Contexts, certificate: str, authority: str) -> None:
+    """Both ends of a connection to itself, in memory."""
     if contexts.server is None or not authority:
         return
     ends = [ssl.MemoryBIO() for _ in range(2)]
@@ -168,8 +181,10 @@ def check_signed(tls: Tls) -> None:
             except ssl.SSLWantReadError:
                 continue
             except ssl.SSLError as error:
+                code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
+                advice = _ADVICE.get(code, "name the authority that has signed it")
                 raise TlsUnusable(
-                    f"--tls-cert {certificate} is not taken by --tls-ca {authority} ({error}); name the authority that has signed it"
+                    f"--tls-cert {certificate} is not taken by --tls-ca {authority} ({error}); {advice}"
                 ) from None
 
 

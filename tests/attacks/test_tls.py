@@ -143,6 +143,64 @@ async def test_certificates_are_renewed_without_a_restart(tmp_path: Path, caplog
     await echo.listener.close()
 
 
+async def test_a_renewed_pair_that_the_authority_does_not_take_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No peer came to an instance that took it: not its own workers, and it said nothing. A start refuses the same files."""
+    own, key = certificate(tmp_path, "own")
+    authority = shutil.copy(own, tmp_path / "ca.pem")
+    server, client = [replace(CREDENTIALS, tls=make_tls(own, key, str(authority))) for _ in range(2)]
+    echo = Echo(server)
+    address = await echo.open()
+    async with asyncio.timeout(20):
+        first = await connect(address, client)
+        shown = first.binding()
+        for file, new in zip((own, key), certificate(tmp_path, "stranger"), strict=True):
+            Path(new).replace(file)
+        for _ in range(2):
+            between = await connect(address, client)
+            assert between.binding() == shown
+            await between.close()
+        assert [r.getMessage().count("is not taken by --tls-ca") for r in caplog.records] == [1, 1], caplog.text
+        authority.write_text(authority.read_text() + Path(own).read_text())
+        after = await connect(address, client)
+        assert after.binding() not in (b"", shown)
+        await after.close()
+        await first.close()
+    await echo.listener.close()
+
+
+def test_an_expired_certificate_is_to_be_renewed(tmp_path: Path) -> None:
+    """It was blamed on the authority."""
+    authority, signer = certificate(tmp_path, "ca")
+    own, key, asked = (str(tmp_path / name) for name in ("own.pem", "own.key", "own.csr"))
+    for words in (
+        ["req", "-new", "-key", signer, "-subj", "/CN=own", "-out", asked],
+        [
+            "x509",
+            "-req",
+            "-in",
+            asked,
+            "-CA",
+            authority,
+            "-CAkey",
+            signer,
+            "-set_serial",
+            "7",
+            "-days",
+            "-1",
+            "-out",
+            own,
+        ],
+    ):
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+    shutil.copy(signer, key)
+    tls = make_tls(own, key, authority)
+    assert tls is not None
+    with pytest.raises(WrongUse, match=r"own.pem is not taken by --tls-ca .*has expired.*; renew it"):
+        check_signed(tls)
+
+
 def test_a_certificate_that_its_own_authority_has_not_signed(tmp_path: Path) -> None:
     """`run` refuses it: it listened, and no one of its fleet, its own workers among them, ever came to it."""
     (own, key), (other, _) = certificate(tmp_path, "own"), certificate(tmp_path, "other")
