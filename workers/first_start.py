@@ -13,7 +13,7 @@ from orchestrator.errors import RefusedBySafety
 from state.log.protocol import GroupLog
 from workers import topic_identities
 from workers.log.logs import log_path
-from workers.missing_inputs import missing_on_brokers
+from workers.missing_inputs import what_is_made
 from workers.prepare import found, refuse_half_done
 
 if TYPE_CHECKING:
@@ -36,5 +36,5 @@ async def refuse_first_start(log: GroupLog, app: App, url: str) -> None:
     await refuse_half_done(log, app.id)
     if await log.lease(app.id) is None:
         await topic_identities.check(log, app)
-        await missing_on_brokers(log, app, url)
+        await what_is_made(log, app, url)
         await found(log, app)

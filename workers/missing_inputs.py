@@ -1,8 +1,9 @@
 """Inputs that are not there: they are created at the start, but for one that is called almost as a topic that is, and on brokers
 one that a new version of an app reads.
 
-One rule: a name that was mistyped makes no topic on brokers, where the app would wait for records that are written to
-another; what the first command with an app makes there is said.
+One rule: a name that was mistyped makes no topic beside the one that is meant, where the app would wait for records that are written to
+that. What is made all the same is said: on brokers by the first command with an app, on an embedded log, where nothing but
+its apps makes topics, for a new version.
 """
 
 from __future__ import annotations
@@ -29,22 +30,24 @@ _DIGITS, _SEPARATORS = re.compile(r"\d+"), re.compile(r"[._-]+")
 async def prepare_and_say(
     log: GroupLog, app: App, url: str, say: Callable[[str], object], written: str = ""
 ) -> Prepared:
-    """`prepare`, and what `missing_on_brokers` has to be said; raises what both do."""
-    made = await missing_on_brokers(log, app, url, written)
+    """`prepare`, and what `what_is_made` has to be said; raises what both do."""
+    made = await what_is_made(log, app, url, written)
     prepared = await prepare(log, app)
     if made:
         say(made)
     return prepared
 
 
-async def missing_on_brokers(log: GroupLog, app: App, url: str, written: str = "") -> str:
+async def what_is_made(log: GroupLog, app: App, url: str, written: str = "") -> str:
     """What is to be said of inputs that `prepare` will make, "" where nothing is. `url`: of the log; `written`: the topic that who
-    asks is about to write. Raises WrongUse also where the app has been here before: a new version reads what nobody writes."""
+    asks is about to write. Raises WrongUse also where, on brokers, the app has been here before: a new version reads what nobody
+    writes."""
     missing, is_new = await refuse_mistyped(log, app)
     missing = [name for name in missing if name != written]
-    if not missing or not url.startswith("kafka:"):
+    on_brokers = url.startswith("kafka:")
+    if not missing or (is_new and not on_brokers):
         return ""
-    if not is_new:
+    if on_brokers and not is_new:
         raise WrongUse(
             f"'{app.id}' reads topic {missing[0]}, which is not there, and nobody writes it: correct the name, or create it with "
             "`orchestrator topics create` with this app"
@@ -67,7 +70,8 @@ async def refuse_mistyped(log: GroupLog, app: App) -> tuple[list[str], bool]:
     read |= {table.of.topic for table in app.globals.values()}
     inputs = {name for name in read if topology.topics[name].kind == "plain" and name not in own}
     missing = sorted(inputs - (await log.topics(sorted(inputs))).keys())
-    others = sorted({*await log.names()} - topology.topics.keys()) if missing else []
+    before = json.loads(described)["topics"] if described else ()  # an embedded log has no names but those of its apps
+    others = sorted({*await log.names(), *before} - topology.topics.keys()) if missing else []
     for name in missing:
         if (close := closest(name, others)) is not None:
             raise WrongUse(

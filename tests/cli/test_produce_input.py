@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -91,6 +92,26 @@ def test_one_that_is_ended_from_outside_is_gone_on_from(console: Console, sign: 
         assert console.end(producing) == (-sign if sign == signal.SIGKILL else 128 + sign)
     assert console.here(*WORDS, stdin=lines(0, 1_000)).out == "700 records\n"
     assert amounts(console) == sorted([*range(1_000), *range(2_000)])
+
+
+@pytest.mark.processes
+def test_two_that_write_one_file_write_it_once(console: Console) -> None:
+    """The one that stops says what it has written; it said that nothing was."""
+    console.write("all.jsonl", lines(0, 400))
+    words = ("produce", "bank:app", "payments", "--file", "all.jsonl")
+    slow = console.start(*words, "--rate", "40", name="slow")
+    console.until("some are written", lambda: len(amounts(console)) > 0)
+    done = console(*words)
+    assert slow.wait(30) == 1
+    said = console.said("slow")
+    match = re.fullmatch(
+        r"error: another `produce` writes the same input to topic payments, from line (\d+) on: (\d+) records? of this one (?:is|are) "
+        r"written, and none is written twice; .*, it goes on there\n",
+        said,
+    )
+    assert match and done.out == f"{400 - int(match[2])} records\n" and int(match[1]) == int(match[2]) + 1, (said, done)
+    assert sorted(amounts(console)) == list(range(400))
+    assert "was produced before" in console(*words).out
 
 
 @pytest.mark.processes

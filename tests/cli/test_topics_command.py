@@ -65,6 +65,31 @@ def test_positions_are_shown_and_wrong_names_are_refused(console: Console) -> No
     console.close()
 
 
+def test_an_input_that_a_new_version_mistypes(tmp_path: Path) -> None:
+    """On an embedded log too: it was made, and the app waited there for records that went to the one that is meant."""
+    console = Console(tmp_path / "place").bank()
+    console.pay(("a", 1))
+    text = (console.folder / "bank.py").read_text()
+    assert text.count('"payments"') == 1
+    console.write("bank.py", text.replace('"payments"', '"paymets"'))
+    record = '{"key": "a", "value": {"account": "a", "amount": 1}}'
+    for words in (("run", "bank:app"), ("produce", "bank:app", "paymets")):
+        done = console(*words, stdin=record)
+        assert (done.code, done.err.count("\n"), done.out) == (2, 1, ""), done
+        assert "reads topic paymets, which is not there; did you mean payments?" in done.err, done
+    assert "paymets" not in console.here("topics", "list", "bank").out
+    more = 'charges = app.topic("charges", key=str, value=int)\n\n\n@app.processor(charges)\ndef charge(one) -> None:\n    pass\n'
+    console.write("bank.py", f"{text}\n\n{more}")
+    done = console("produce", "bank:app", "payments", stdin=record)
+    said = "topic charges is made now, as nobody has written to it; is the name right?\n"
+    assert (done.code, done.err) == (0, said), done
+    assert console("produce", "bank:app", "payments", stdin=record).err == ""
+    console.write("bank.py", text.replace('"payments"', '"paymets"'))
+    assert console("topics", "create", "bank:app").code == 0
+    assert console("produce", "bank:app", "paymets", stdin=record).code == 0
+    console.close()
+
+
 def test_an_app_is_reset_among_its_topics_too(console: Console) -> None:
     """Those who create an app's topics there look for it there: it was no verb of `topics`."""
     console.pay(("a", 1))

@@ -31,7 +31,7 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape, sh
 from pipeline.files.text import json_records
 from pipeline.loading import load
 from pipeline.values.partitioner import partition_of
-from state.errors import LogUnavailable, UnfitRecord
+from state.errors import LogUnavailable, MetadataChanged, UnfitRecord
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.commands.produce_end import Ending
 from workers.commands.produce_input import Given, begin_input
@@ -46,7 +46,8 @@ LOOK_S = 0.5
 
 
 class BadLine(OrchestratorError):
-    """A line that is not a record, or one that its topic does not take; `records` before it are written."""
+    """A line that is not a record, or one that its topic does not take, or that another `produce` of this input writes;
+    `records` before it are written."""
 
     def __init__(self, message: str, records: int) -> None:
         super().__init__(message)
@@ -227,6 +228,13 @@ class Writing:
 
         try:
             await when_free(once)
+        except MetadataChanged:
+            raise BadLine(
+                f"another `produce` writes the same input to topic {self._topic.topic}, from line {batch[0].line} on: "
+                f"{_records(self._ending.written)} of this one {'is' if self._ending.written == 1 else 'are'} written, and none is written "
+                "twice; let the other one end, or stop it and run this again, it goes on there",
+                self._ending.written,
+            ) from None
         except UnfitRecord as error:
             raise BadLine(self._unfit(error, batch, partitions), self._ending.written) from error
 
