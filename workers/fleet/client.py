@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
-from orchestrator.coordinator.handshake import Credentials
+from orchestrator.coordinator.handshake import Credentials, NothingProven
 from orchestrator.coordinator.requests import Request, StatusRequest
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.transport import connect
@@ -113,6 +113,10 @@ class Client:
                 app = self._application
                 is_alone = waited >= ALONE_S and not await may_be_looked_after(self._log, app)
                 if waited >= retry_s or is_alone:
+                    if isinstance(error, NothingProven):
+                        raise RefusedBySafety(
+                            f"the coordinator of '{app}' does not take this connection: {error}"
+                        ) from None
                     advice = (
                         f"instances were started, and none coordinates yet: wait for them with `orchestrator wait {app}`"
                         if waited >= ALONE_S and not is_alone
