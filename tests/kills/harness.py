@@ -6,6 +6,7 @@ One rule: no clock decides when to kill or when to look; both wait for positions
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -90,7 +91,7 @@ class Bank:
             cwd=ROOT,
             stdout=output,
             stderr=output,
-            env={**os.environ, "ORCHESTRATOR_LOG_LEVEL": "INFO"},
+            env={**os.environ, "ORCHESTRATOR_LOG_LEVEL": "INFO", "PYTHONFAULTHANDLER": "1"},
         )
 
     async def start(self) -> None:
@@ -170,12 +171,25 @@ class Bank:
             await asyncio.sleep(0.02)
 
     def printed(self) -> str:
-        """What the processes have shown last, for a failure of which nothing else may be left."""
-        ends = {
-            name: process and process.poll() for name, process in (("fleet", self.fleet), ("produce", self.producer))
-        }
-        return "\n".join(
-            f"{name} ({code}): {(self.folder / f'{name}.log').read_text()[-1_500:]}" for name, code in ends.items()
+        """What the processes have shown last, for a failure of which nothing else may be left, and where each thread of those that
+        still run is: they are ended by it."""
+        asked = self.orchestrator("status", "receipts", name="status")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            asked.wait(30)
+        asked.kill()
+        started = {"fleet": self.fleet, "produce": self.producer}
+        ends = {name: process and process.poll() for name, process in started.items()}
+        shown = {name: (self.folder / f"{name}.log").read_text() for name in started}
+        for name, process in started.items():
+            if process is not None and ends[name] is None:
+                for pid in _tree(process.pid):  # the children first
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGABRT)
+                process.wait(10)
+        stacks = {name: (self.folder / f"{name}.log").read_text()[len(shown[name]) :] for name in started}
+        status = (self.folder / "status.log").read_text()
+        return status + "\n".join(
+            f"{name} ({ends[name]}): {shown[name][-1_500:]}\n{stacks[name][:20_000]}" for name in started
         )
 
     async def told(self, *words: str) -> str:
@@ -256,6 +270,13 @@ class Bank:
             last[record.key.decode()] = int.from_bytes(record.value, "big", signed=True)
         report.wrong_balances = [key for key in expected if last.get(key) != expected[key]]
         return report
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and its descendants, each behind its own."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    below = [int(one) for one in children.read_text().split()] if children.exists() else []
+    return [*(one for child in below for one in _tree(child)), pid]
 
 
 def _behind(positions: dict[Partition, int], ends: dict[Partition, int]) -> dict[Partition, int]:
