@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +20,10 @@ from pipeline.loading import ROOMS
 LONGEST = 60  # characters
 DIGITS = 8  # of a digest
 _ROOMS = tuple(Path(__file__).resolve().parent.parent / room for room in ROOMS)
+_PYTHONS = tuple(
+    {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+)  # what is imported of it differs by settings
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def app_version(app: App) -> str:
@@ -53,9 +58,9 @@ def _sources(folder: Path) -> Iterator[tuple[Path, bytes]]:
     """Of the modules that are imported and lie in the folder, but for installed ones and our own."""
     for module in list(sys.modules.values()):
         file = _file(module)
-        if file is None or not file.is_relative_to(folder) or "site-packages" in file.parts:
+        if file is None or not file.is_relative_to(folder) or not _INSTALLED.isdisjoint(file.parts):
             continue
-        if not any(file.is_relative_to(room) for room in _ROOMS):
+        if not any(file.is_relative_to(place) for place in (*_ROOMS, *_PYTHONS)):
             source = _source(module, file)
             if source is not None:
                 yield file, source

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -71,6 +72,15 @@ def test_a_digest_changes_with_the_code_that_is_used_and_only_with_it(tmp_path: 
     assert version(tmp_path / "b", "./shop.py:app") == first
     assert version(write(tmp_path / "c", shop=app, rules="LIMIT = 6")) != first
     assert version(write(tmp_path / "d", shop=f"{app}\n# new", rules="LIMIT = 5")) != first
+
+
+def test_what_python_has_is_no_part_of_it_wherever_it_lies(tmp_path: Path) -> None:
+    """An app in the root folder of a container has Python below it; of that each process imports what its settings need."""
+    lib = Path(sysconfig.get_path("stdlib"))
+    script = f"import sys; sys.path[:0] = [{str(ROOT)!r}]\nfrom workers.app_version import _sources\nfrom pathlib import Path\n"
+    asked = f"{script}import json\nprint([str(one) for one, _ in _sources(Path({str(lib.parent)!r}))])"
+    done = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done
 
 
 def test_a_package_is_taken_whole_and_an_archive_read(tmp_path: Path) -> None:
