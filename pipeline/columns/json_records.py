@@ -6,6 +6,7 @@ number in another form, text that is not quite JSON) there is no answer, and the
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ _UNCHECKED = {  # a type that also checks its values is msgspec's to read
     kinds.StrType: kinds.StrType(),
 }
 _DIFFER = (b"NaN", b"Inf")  # Arrow reads them as numbers
+_MINUS_NOTHING = re.compile(rb"-0(?![.\deE])")  # a float with a sign to Arrow, none to msgspec
 _MOST_BYTES = 1 << 30
 
 
@@ -41,6 +43,7 @@ class JsonRecords:
             _READ_BY_BOTH.get(type(kind)) if kind == _UNCHECKED.get(type(kind)) else None for kind in _kinds(record)
         ]
         self.can_read = record.is_plain and bool(found) and None not in found
+        self._has_floats = pa.float64() in found
         if self.can_read:
             names = [field.encoded for field in self._fields]
             self._options = pyarrow.json.ParseOptions(
@@ -58,6 +61,8 @@ class JsonRecords:
         text = lines.to_pybytes()
         if any(one in text for one in _DIFFER) or not _is_utf8(text):
             return None
+        if self._has_floats and _MINUS_NOTHING.search(text):
+            return None
         size = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             table = pyarrow.json.read_json(pa.BufferReader(lines), read_options=size, parse_options=self._options)
@@ -69,7 +74,7 @@ class JsonRecords:
         columns: list[pa.Array] = []
         for field in self._fields:
             column = _filled(field, table.column(field.encoded).combine_chunks(), has_null)
-            if column is None:
+            if column is None or _has_overflowed(column):
                 return None
             columns.append(column)
         return columns
@@ -99,6 +104,11 @@ def _is_utf8(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _has_overflowed(column: pa.Array) -> bool:
+    """Whether a number has no place in a float: Arrow makes it infinite, and msgspec refuses it."""
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_inf(column)).as_py())
 
 
 def _filled(field: Field, column: pa.Array, has_null: bool) -> pa.Array | None:

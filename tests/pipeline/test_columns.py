@@ -205,6 +205,31 @@ def test_arrows_reader_answers_only_as_the_codec_does(text: bytes) -> None:
     assert JsonRecords(kind).read(pa.array([b'{"delay":1}'] * 3, pa.binary())) is not None
 
 
+@pytest.mark.parametrize(
+    "number",
+    "1.7976931348623157e308 1.7976931348623159e308 1.8e308 -1.8e308 1e99999 1e-400 5e-324 0.1 1 -1 0 -0 -0.0 -0e1 -0.5 "
+    f"9007199254740993 123456789012345678901234567890 1{'0' * 400}".split(),
+)
+def test_a_number_that_has_no_place_in_a_float_is_the_codecs_to_refuse(number: str) -> None:
+    """Arrow makes it infinite: the same record was skipped beside one that Arrow does not take, and a value of its own without. And -0
+    has a sign to Arrow alone."""
+
+    class Reading(msgspec.Struct):
+        celsius: float
+
+    codec = codec_for(Reading, what="test")
+    kind = record_kind(codec)
+    assert kind is not None
+    text = f'{{"celsius":{number}}}'.encode()
+    found = JsonRecords(kind).read(pa.array([b'{"celsius":1.5}', text], pa.binary()))
+    try:
+        value = codec.decode(text).celsius
+    except CodecError:
+        assert found is None
+        return
+    assert found is None if number == "-0" else found is not None and str(found[0].to_pylist()) == str([1.5, value])
+
+
 def test_columns_are_named_as_fields() -> None:
     class Reading(TypedDict):
         celsius: float
