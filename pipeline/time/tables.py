@@ -52,7 +52,8 @@ class HoppingTable(ABC, Generic[K, V]):
 
     @abstractmethod
     def at(self, timestamp_ms: int) -> HoppingTable[K, V]:
-        """The same at another time: all its windows, to be read while retained, and written while open."""
+        """The same at another time: all its windows, to be read while retained, and written while open. In a batch, whose records
+        are at their own times by it: those that are open, and all where none is."""
 
 
 class SessionTable(Table[K, V]):

@@ -136,3 +136,32 @@ def test_hopping_windows_in_batches() -> None:
                 d.send(beats, "a", 1, timestamp_ms=time)
             answers.append(d.table(sums))
     assert answers[0] == answers[1] == {("a", (0, 10)): 1, ("a", (5, 15)): 2, ("a", (10, 20)): 1}
+
+
+def test_hopping_windows_that_have_closed_are_read_in_batches_too() -> None:
+    """They are retained: one by one they were there, and a batch was given none."""
+    answers = []
+    for batch in (True, False):
+        app = App("x")
+        beats = app.topic("beats", key=str, value=int)
+        window = Hopping(milliseconds=4, every=2 * MS)
+        sums = app.table("sums", key=str, value=int, default=int, window=window, retain=100 * MS)
+        seen: list[tuple[int, dict[str, int]]] = []
+
+        def one(beat: Any, sums: Any, seen: list[Any] = seen) -> None:
+            if beat.value:
+                for window in sums.at(beat.timestamp_ms):
+                    window[beat.key] += 1
+            else:
+                seen += [(window.start_ms, dict(window)) for window in sums.at(10)]
+
+        def many(beats: Any, sums: Any, one: Any = one) -> None:
+            for beat in beats:
+                one(beat, sums)
+
+        app.processor(beats, sums, batch=batch)(many if batch else one)
+        with Driver(app) as d:
+            d.send(beats, "a", 1, timestamp_ms=10)
+            d.send(beats, "a", 0, timestamp_ms=50)
+        answers.append(seen)
+    assert answers[0] == answers[1] == [(8, {"a": 1}), (10, {"a": 1})]
