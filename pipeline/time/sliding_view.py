@@ -19,6 +19,7 @@ from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, HoppingTable
 from pipeline.time.timed_view import TIME_BYTES, CheckOwner, read_time, time_bytes
+from pipeline.time.window_form import WINDOW
 from pipeline.time.window_tables import AtTimes, OneWindow
 from pipeline.time.window_view import WindowsView
 from pipeline.time.windows import Sliding
@@ -160,7 +161,7 @@ class SlidingView(WindowsView[K, V]):
         self._plans.clear()
 
     def _stored(self, k: bytes) -> bytes | None:
-        if not k.startswith(b"w"):
+        if not k.startswith(WINDOW):
             return super()._stored(k)
         start, data = read_time(k), k[_HEAD:]
         if self.at_ms is not None:
@@ -171,6 +172,24 @@ class SlidingView(WindowsView[K, V]):
 
     def _current(self, k: bytes) -> bytes | None:
         return self._stored(k)
+
+    def _merged(self, start: bytes | None, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes | None]]:
+        """Of one window the keys that have something in it, as one by one: what is there by the plan of the call is not stored yet."""
+        if start is None or not start.startswith(WINDOW):
+            yield from super()._merged(start, stop)
+            return
+        head, first = start[:_HEAD], start[_HEAD:]
+        last = stop[_HEAD:] if stop is not None and stop.startswith(head) else None
+        around = [(read_time(start), read_time(start) + 1)]
+        if self.at_ms is not None:  # a plan looks no further
+            around.append((max(0, self.at_ms - 2 * self.windows.difference_ms), self.at_ms + 2))
+        found = {k[_HEAD:] for k in self._live if k.startswith(head)}
+        for begin, end in around:
+            pairs = super()._merged(_START + time_bytes(begin), _START + time_bytes(end))
+            found |= {k[_HEAD:] for k, raw in pairs if raw is not None}
+        for data in sorted(found):
+            if data >= first and (last is None or data < last):
+                yield head + data, self._stored(head + data)
 
     def changes(self) -> dict[bytes, bytes | None]:
         result: dict[bytes, bytes | None] = {}

@@ -48,3 +48,53 @@ def test_windows_are_those_of_the_definition(records: list[tuple[str, int]]) -> 
         for key, at in records:
             driver.send(beats, key, 1, timestamp_ms=at)
         assert driver.table(slides) == expected(records)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.sampled_from(["write", "look", "clear", "pop"])),
+        min_size=1,
+        max_size=14,
+    ),
+    st.booleans(),
+)
+def test_a_window_is_a_dict_of_the_keys_that_it_answers(records: list[tuple[str, int, str]], mutable: bool) -> None:
+    """Iterated it had those alone that the call had written or held; `clear` cleared nothing."""
+    app = App("x")
+    beats = app.topic("beats", key=str, value=str)
+    kind: Any = list[int] if mutable else int
+    sums = app.table(
+        "sums",
+        key=str,
+        value=kind,
+        default=kind if not mutable else list,
+        window=Sliding(milliseconds=6),
+        grace=timedelta(milliseconds=40),
+    )
+
+    def agrees(window: Any) -> None:
+        there = [key for key in "abc" if key in window]
+        assert list(window) == there and len(window) == len(there) and bool(window) == bool(there)
+        values = {key: window.get(key) for key in there}
+        assert dict(window.items()) == values
+        assert dict(window.range("b")) == {key: value for key, value in values.items() if key >= "b"}
+        assert dict(window.range(None, "b")) == {key: value for key, value in values.items() if key < "b"}
+
+    @app.processor(beats, sums)
+    def count(beat: Any, sums: Any) -> None:
+        for window in [*sums, *sums.at(beat.timestamp_ms), *sums.at(max(0, beat.timestamp_ms - 4))]:
+            agrees(window)
+        for window in sums:
+            if beat.value == "write":
+                window[beat.key] = [*window[beat.key], 1] if mutable else window[beat.key] + 1
+            elif beat.value == "clear":
+                window.clear()
+                assert list(window) == [] and window.get(beat.key) is None
+            elif beat.value == "pop" and window:
+                window.popitem()
+            agrees(window)
+
+    with Driver(app) as d:
+        for key, at_ms, what in records:
+            d.send(beats, key, what, timestamp_ms=at_ms)
