@@ -92,6 +92,8 @@ def read(
     declared: list[frozenset[str]] = []
     raw_kind: list[int] = []
     for name, subscription in zip(names, subscriptions, strict=True):
+        if not isinstance(subscription, Subscription):
+            raise _no_subscription(name, subscription)
         topics = subscription.topics
         try:
             kind = seen.get(topics)
@@ -138,8 +140,14 @@ def read(
     )
 
 
+def _no_subscription(member: str, found: object) -> AssignorError:
+    return AssignorError(f"{found!r} is no Subscription; member {member!r}; give one")
+
+
 def checked_topics(member: str, subscription: Subscription) -> frozenset[str]:
     """The topics of one member as a set; raises AssignorError when they are not texts."""
+    if not isinstance(subscription, Subscription):
+        raise _no_subscription(member, subscription)
     topics = cast("object", subscription.topics)
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise AssignorError(

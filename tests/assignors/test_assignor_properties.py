@@ -180,6 +180,8 @@ BAD: list[tuple[Mapping[str, int], Mapping[str, Subscription], tuple[str, ...]]]
     ({"t0": 1}, {"m7": Subscription(("t0",), None)}, ("m7", "None")),  # type: ignore[arg-type]
     ({"t0": 1}, {"m7": Subscription(("t0",), rack=5)}, ("m7", "rack 5")),  # type: ignore[arg-type]
     ({"t0": 1}, {"m7": Subscription(("t0",), instance_id=5)}, ("m7", "instance id 5")),  # type: ignore[arg-type]
+    ({"t0": 1}, {"m7": ("t0",)}, ("m7", "('t0',)")),  # type: ignore[dict-item]
+    ({"t0": 1}, {"m7": None}, ("m7", "None")),  # type: ignore[dict-item]
 ]
 
 
