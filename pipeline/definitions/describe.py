@@ -21,6 +21,7 @@ from pipeline.values.codecs import Codec, JsonCodec, codec_name
 from pipeline.values.key_times import with_times
 from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.schemas import unreadable
+from pipeline.values.stored_forms import with_forms
 
 
 def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "expire_ms": table.spec.expire_ms,
                 "schema": _shown_schema(table.value_codec),
                 "key_schema": _shown_key_schema(table.key_codec),
+                "marked": True,  # its schemas are, by stored_forms.py
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
                 **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
@@ -117,7 +119,9 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 f"{what}: its keys are stored as {old['key_codec']}, not as {key}; "
                 "change the key type back, or give the table another name"
             )
-        if (problem := unreadable(old.get("key_schema"), _schema(table.key_codec))) is not None:
+        if (
+            problem := unreadable(old.get("key_schema"), _compared(table.key_codec), is_marked="marked" in old)
+        ) is not None:
             raise SchemaRefused(f"{what}: of its keys {problem}, or give the table another name")
         if (table.spec.expire_ms is None) != (old.get("expire_ms") is None):
             raise SchemaRefused(
@@ -147,7 +151,11 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 f"{what}: its values are stored as {old['value_codec']}, not as {value}; "
                 "change the value type back, or app.table(..., upgrade=function)"
             )
-        problem = unreadable(old.get("schema"), _schema(table.value_codec)) if value == "json" else None
+        problem = (
+            unreadable(old.get("schema"), _compared(table.value_codec), is_marked="marked" in old)
+            if value == "json"
+            else None
+        )
         if problem is not None:
             raise SchemaRefused(f"{what}: {problem}, or app.table(..., upgrade=function)")
 
@@ -168,12 +176,19 @@ def _schema(codec: Codec[Any]) -> dict[str, Any] | None:
 
 def _shown_schema(codec: Codec[Any]) -> dict[str, Any] | None:
     """With what a field is that a value does not have, also where a function makes it: tools have no code to call."""
-    return with_made_defaults(codec.type, codec.schema) if isinstance(codec, JsonCodec) else None
+    if not isinstance(codec, JsonCodec):
+        return None
+    return with_forms(codec.type, with_made_defaults(codec.type, codec.schema))
 
 
 def _shown_key_schema(codec: Codec[Any]) -> dict[str, Any] | None:
     """With which texts are times, so that a key that is typed gets the form that the app's keys have."""
-    return with_times(codec.type, codec.schema) if isinstance(codec, JsonCodec) else None
+    return with_forms(codec.type, with_times(codec.type, codec.schema)) if isinstance(codec, JsonCodec) else None
+
+
+def _compared(codec: Codec[Any]) -> dict[str, Any] | None:
+    """With what a later version has to know, and this one of what is stored."""
+    return with_forms(codec.type, codec.schema) if isinstance(codec, JsonCodec) else None
 
 
 def _foreign_keys(app: Declarations, topology: Topology, table: str) -> bool:

@@ -20,15 +20,25 @@ _OBJECTS = (kinds.StructType, kinds.DataclassType, kinds.TypedDictType, kinds.Na
 
 def with_times(type_: Any, schema: Schema) -> dict[str, Any]:
     """The schema of a type of keys, with marks."""
-    walk = _Walk(schema.get("$defs", {}))
-    found = walk.marked(kinds.type_info(type_), schema)
-    return {**found, "$defs": walk.parts} if walk.parts else dict(found)
+    return Walk(schema.get("$defs", {})).whole(type_, schema)
 
 
-class _Walk:
+class Walk:
+    """A walk over a type and its schema at once. `time` and `other` say what is marked."""
+
     def __init__(self, parts: Mapping[str, Schema]) -> None:
         self.parts = dict(parts)
         self._done: set[str] = set()
+
+    def whole(self, type_: Any, schema: Schema) -> dict[str, Any]:
+        found = self.marked(kinds.type_info(type_), schema)
+        return {**found, "$defs": self.parts} if self.parts else dict(found)
+
+    def time(self, kind: Any, schema: Schema) -> Schema:
+        return {**schema, MARK: _OF[type(kind)]}
+
+    def other(self, kind: kinds.Type, schema: Schema) -> Schema:
+        return schema
 
     def marked(self, kind: kinds.Type, schema: Schema) -> Schema:
         if isinstance(kind, kinds.Metadata):
@@ -39,12 +49,12 @@ class _Walk:
         if isinstance(kind, kinds.UnionType):
             return self._union(kind, schema)
         if type(kind) in _OF:
-            return {**schema, MARK: _OF[type(kind)]}
+            return self.time(kind, schema)
         if isinstance(kind, _LISTS) and isinstance(schema.get("items"), Mapping):
             return {**schema, "items": self.marked(kind.item_type, schema["items"])}
         if isinstance(kind, kinds.TupleType):
             return self._items(kind.item_types, schema)
-        return self._object(kind, schema) if isinstance(kind, _OBJECTS) else schema
+        return self._object(kind, schema) if isinstance(kind, _OBJECTS) else self.other(kind, schema)
 
     def _part(self, kind: kinds.Type, name: str) -> None:
         if name not in self._done and name in self.parts:
@@ -85,4 +95,6 @@ def _is_of(kind: kinds.Type, choice: Schema) -> bool:
         return str(getattr(getattr(kind, "cls", None), "__name__", "")) == str(choice["$ref"]).rpartition("/")[2]
     if choice.get("type") == "string":
         return type(kind) in _OF
+    if choice.get("type") == "object":
+        return isinstance(kind, kinds.DictType)
     return choice.get("type") == "array" and isinstance(kind, (*_LISTS, kinds.TupleType))

@@ -9,24 +9,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.values.stored_forms import ANY_TIME, HOLDS, KEYS, NAIVE_TIME, TIME_OF_DAY
+
 Schema = Mapping[str, Any]
 _LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _EXACT = ("pattern", "multipleOf", "format", "contentEncoding")
+_OF_TEXT = (*_LOWER, *_UPPER, *_EXACT, "enum", "const")  # what no time has that is written as plain text
+_READ_AS = {
+    ANY_TIME: (ANY_TIME, NAIVE_TIME, "date-time"),
+    NAIVE_TIME: (NAIVE_TIME,),
+    TIME_OF_DAY: (TIME_OF_DAY, "time"),
+}
 _KINDS = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None", "array": "list"}
 
 
-def unreadable(old: Schema | None, new: Schema | None) -> str | None:
-    """Why values written as `old` cannot be read as `new`, naming the field and what to do; None where they can."""
+def unreadable(old: Schema | None, new: Schema | None, *, is_marked: bool = False) -> str | None:
+    """Why values written as `old` cannot be read as `new`, naming the field and what to do; None where they can. `is_marked`: `old` has
+    the marks of `stored_forms`; else it is of a version before, and says less."""
     if old is None or new is None or old == new:
         return None
-    return _Comparison(old, new).problem(old, new, "", frozenset())
+    return _Comparison(old, new, is_marked=is_marked).problem(old, new, "", frozenset())
 
 
 class _Comparison:
-    def __init__(self, old: Schema, new: Schema) -> None:
+    def __init__(self, old: Schema, new: Schema, *, is_marked: bool) -> None:
         self._old_parts = old.get("$defs", {})
         self._new_parts = new.get("$defs", {})
+        self._is_marked = is_marked
 
     def problem(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
         pair = (str(old.get("$ref", "")), str(new.get("$ref", "")))
@@ -48,7 +58,29 @@ class _Comparison:
         if old_kind != new_kind and (old_kind, new_kind) != ("integer", "number"):
             back = f"change it back to {_kind(old)}"
             return f"{_field(path)} was {_kind(old)} and is {_kind(new)} now, so what is stored cannot be read; {back}"
-        return self._limits(old, new, path) or self._members(old, new, path, seen)
+        return self._times(old, new, path) or self._limits(old, new, path) or self._members(old, new, path, seen)
+
+    def _times(self, old: Schema, new: Schema, path: str) -> str | None:
+        now = new.get(HOLDS)
+        if now is None:
+            return None
+        before = old.get(HOLDS) or old.get("format")
+        may_be_one = not self._is_marked and not any(name in old for name in _OF_TEXT)
+        if before in _READ_AS[now] or (before is None and may_be_one):
+            return None
+        return f"{_field(path)} is a {now} now and was {before or 'any text'}; {_EASE}"
+
+    def _keys(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        now = new.get(KEYS)
+        if not now or now == {"type": "string"}:  # which each key is in JSON
+            return None
+        before = {"type": "string", "enum": sorted(old["properties"])} if "properties" in old else old.get(KEYS)
+        if before is None:
+            return None
+        where = f"{path}[key]" if path else "[key]"
+        if not before:
+            return f"{_field(where)} could be anything and is {_kind(now)} now; {_EASE}"
+        return self.problem(before, now, where, seen)
 
     def _any_of(self, old: Schema, choices: list[Schema], path: str, seen: frozenset[tuple[str, str]]) -> str | None:
         problems = [self.problem(old, choice, path, seen) for choice in choices]
@@ -105,7 +137,11 @@ class _Comparison:
             gone = [name for name in before if name not in now]
             if gone:
                 return f"{_field(gone[0])} is stored and unknown fields are forbidden; keep it or allow unknown fields"
+        if (problem := self._keys(old, new, path, seen)) is not None:
+            return problem
         if isinstance(rest, Mapping):
+            if not before and "properties" not in old and "additionalProperties" not in old and _constrained(rest):
+                return f"{_field(path)} had values of any type and has {_kind(rest)} now; {_EASE}"
             values = [*before.values(), *_mappings(old.get("additionalProperties"))]
             for schema in values:
                 problem = self.problem(schema, rest, f"{path}[...]", seen)

@@ -126,7 +126,8 @@ def test_a_time_of_another_zone_is_the_key_that_the_app_has(type_: Any, text: st
     schema = kept["tables"]["rows"]["key_schema"]
     assert from_text("json", text, schema) == codec.encode(codec.decode(text.encode()))
     made.check_schema(kept)
-    made.check_schema({"tables": {"rows": {**kept["tables"]["rows"], "key_schema": codec.schema}}})
+    of_before = {name: fact for name, fact in kept["tables"]["rows"].items() if name != "marked"}
+    made.check_schema({"tables": {"rows": {**of_before, "key_schema": codec.schema}}})
 
 
 def test_another_type_of_keys_is_refused_at_start() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -60,6 +60,15 @@ READABLE: list[tuple[Any, Any]] = [
     (dict[str, list[BASE]], dict[str, list[struct(("amount", int))]]),  # type: ignore[valid-type,misc]
     (list[datetime], list[str]),
     (tuple[int, str], list[int | str]),
+    (list[datetime], list[datetime | None]),
+    (list[Annotated[datetime, msgspec.Meta(tz=False)]], list[datetime]),
+    (list[Annotated[datetime, msgspec.Meta(tz=True)]], list[datetime]),
+    (list[time], list[str]),
+    (dict[int, int], dict[str, float]),
+    (dict[int, int], dict[float, int]),
+    (dict[Literal["a"], int], dict[Literal["a", "b"], int]),
+    (dict[date, int], dict[date, int] | None),
+    (dict[str, Any], dict),
 ]
 UNREADABLE: list[tuple[Any, Any, str]] = [
     (BASE, struct(("amount", int), ("currency", str)), "give `currency` a default"),
@@ -73,6 +82,20 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
     (list[int], tuple[int, int], "needs 2 items"),
     (tuple[int, str], tuple[int, int], r"field `\[1\]` was str and is int"),
     (list, list[int], "any type"),
+    (dict, dict[str, int], "values of any type and has int now"),
+    (dict[str, Any], dict[str, int], "values of any type"),
+    (struct(("at", str)), struct(("at", datetime)), "field `at` is a date-time of any zone or none now and was any text"),
+    (struct(("at", date)), struct(("at", datetime)), "field `at` is a date-time of any zone or none now and was date;"),
+    (struct(("at", datetime)), struct(("at", time)), "field `at` is a time now and was date-time of any zone"),
+    (struct(("at", Decimal)), struct(("at", time | None)), "is a time now and was decimal"),
+    (list[bytes], list[datetime], "was any text"),
+    (list[datetime], list[Annotated[datetime, msgspec.Meta(tz=False)]], "date-time without a zone now"),
+    (dict[str, int], dict[int, int], r"field `\[key\]` was str and is int now"),
+    (struct(("by", dict[date, int])), struct(("by", dict[datetime, int])), r"`by\[key\]` is a date-time of any zone or none now and was date"),
+    (dict[Literal["a", "b"], int], dict[Literal["a"], int], r"`\[key\]` could be 'b'"),
+    (dict[int, int] | None, dict[date, int], "was int and is str"),
+    (dict, dict[int, Any], "could be anything and is int now"),
+    (struct(("amount", int)), dict[int, int], "was str and is int"),
     (BASE, list[int], r"the value was Account\d+ and is list now"),
     (int, str, "stored as int, not as str"),
     (BASE, str, "stored as json, not as str"),
@@ -209,6 +232,23 @@ def test_a_made_default_is_told_where_every_call_gives_the_same(type_: Any) -> N
     app.check_schema(json.loads(json.dumps(app.describe())))
 
 
+def test_a_description_of_before_is_judged_by_what_it_says() -> None:
+    """It has no marks: what may be a time is taken for one, and keys of a dict are not looked at."""
+    old = json.loads(json.dumps(app_of(struct(("at", datetime), ("by", dict[int, int]))).describe()))
+    table = old["tables"]["accounts"]
+    del table["marked"]
+    [part] = table["schema"]["$defs"].values()
+    part["properties"] = {
+        "at": {"type": "string"},
+        "by": {"type": "object", "additionalProperties": {"type": "integer"}},
+    }
+    app_of(struct(("at", datetime), ("by", dict[int, int]))).check_schema(old)
+    app_of(struct(("at", time), ("by", dict[date, int]))).check_schema(old)
+    part["properties"]["at"]["format"] = "uuid"
+    with pytest.raises(SchemaRefused, match="field `at` is a date-time of any zone or none now and was uuid"):
+        app_of(struct(("at", datetime), ("by", dict[int, int]))).check_schema(old)
+
+
 def test_describe_is_json_and_needs_no_code() -> None:
     app = app_of(BASE, key=tuple[str, str], route=lambda key: key[0])
     told = json.loads(json.dumps(app.describe()))
@@ -228,5 +268,6 @@ def test_describe_is_json_and_needs_no_code() -> None:
         "subtopology": 0,
         "partitions": 1,
         "expire_ms": None,
+        "marked": True,
     }
     assert told["processors"]["work"]["sources"] == ["in"] and told["processors"]["work"]["resources"] == []
