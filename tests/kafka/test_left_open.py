@@ -110,8 +110,16 @@ async def test_a_fence_whose_first_answer_is_lost_commits_it_all_the_same(
 async def test_a_fence_aborts_what_was_aborted(place: Place) -> None:
     gone, other = await place.topics(), await coordinator(place)
     lease, producer = await worker(gone)
+    before = (await gone.written([OUT]))[OUT]
     await producer._open({OUT: []}, APP)
     await producer._end(committed=False)
+
+    async def is_marked() -> bool:
+        return (await gone.written([OUT]))[OUT] > before
+
+    await until(
+        "the marker of the abort", is_marked
+    )  # it is written behind the answer, and would end what comes before it
     await leave_open(gone, producer, TWO, position=2)
     await gone.fence(lease, ["w"])
     await holds(other, "1")
