@@ -282,9 +282,7 @@ class AtTimes(HoppingTable[K, V]):
         if at_ms < 0:
             return iter(())
         windows = [OneWindow(view, start_ms) for start_ms in view.windows.starts(at_ms)]
-        if (
-            view.at_ms is None
-        ):  # a batch is at the time of each of its records, and none of them comes where all are closed
+        if view.at_ms is None:  # a batch is at the times of its records, each of which has an open window
             windows = [window for window in windows if view.is_open(window.start_ms)] or windows
         return iter(windows)
 

@@ -134,7 +134,7 @@ class Writers:
     async def _why(
         self, error: ProducerFenced, application: str, transactional_id: str, topic: FactsTopic | None
     ) -> str:
-        """Who has ended it: the group's fences write a record first, so where there is none it was nobody of the group."""
+        """What has ended it: a fence of the group writes its record first, so without a record it was another program, or its age."""
         if topic is not None and isinstance(error.__cause__, KafkaRefused):  # else it was interrupted here
             with suppress(StateError, TimeoutError):
                 async with asyncio.timeout(_UNSEEN_S):
