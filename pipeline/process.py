@@ -28,11 +28,11 @@ from pipeline.calls.plain_batches import plain_batch
 from pipeline.calls.plain_calls import FAILURES, plain_calls
 from pipeline.calls.retries import CallAgain, Waiting
 from pipeline.calls.steps import Arrived, Item, Step, count_of, steps_of
-from pipeline.calls.task_sources import sources_of
+from pipeline.calls.task_sources import Source, sources_of
 from pipeline.calls.task_tables import routed, tables_of
 from pipeline.calls.window_calls import window_calls
 from pipeline.errors import PipelineError, ProcessorFailed
-from pipeline.records import TICK, RawRecord, Record
+from pipeline.records import TICK, RawRecord
 from pipeline.tables.table import StoreView
 from pipeline.tables.view import TableView
 from pipeline.time.position import Position
@@ -79,7 +79,7 @@ class TaskProcess:
         units = self._unit != CALL
         self._effects = Effects(self._tables, partitions, units=units, stream_time_ms=self._stream_time_ms)
         self._on_error = FailedCalls(self.task, partition, partitions, self._effects)
-        self._batches = Batches(self.task, self._effects, self._on_error, self._unit)
+        self._batches = Batches(self.task, self._effects, self._on_error, self._unit, self.anew)
 
         def made(tables: Mapping[str, TableView[Any, Any]], outputs: Outputs) -> dict[str, Step]:
             return steps_of(app, subtopology, partition, self._partitions, resources, max_call_s, tables, outputs)
@@ -164,8 +164,8 @@ class TaskProcess:
         for topic, raw in records:
             item = self.arrive(topic, raw)
             if item is not None:
-                for step in self._sources[topic].steps:
-                    self.call(step, item)
+                for nth, step in enumerate(self._sources[topic].steps):
+                    self.call(step, self.anew(item) if nth else item)
             self.finished += 1
             if clock() >= until:
                 break
@@ -336,10 +336,11 @@ class TaskProcess:
                     answering.under_way = step.name
                     if (answering.note or answering.lost) and not answering.calls(step, topic, raw):
                         continue
+                    own = self._own(source, step, item)
                     if self._passing is not None:
-                        await self._passing.call(step, item)
+                        await self._passing.call(step, own)
                     else:
-                        await self.make(step, item)
+                        await self.make(step, own)
         except BaseException:
             if self._unit == RECORD:
                 effects.undo()
@@ -352,7 +353,7 @@ class TaskProcess:
                     not answering.calls(step, topic, raw)
                     or (self._passing is not None and self._passing.is_late(step, item))
                 )
-                arrived.append((topic, raw, None if is_left else item))
+                arrived.append((topic, raw, None if item is None or is_left else self._own(source, step, item)))
         if self._unit != RUN and not source.batch_steps:
             effects.completed(topic, raw)
 
@@ -371,21 +372,20 @@ class TaskProcess:
             self._stream_time_ms = raw.timestamp_ms
         if self._passing is not None:
             self._stream_time_ms = self._passing.reach(raw)
-        key, value = raw.key, raw.value
         try:
-            record: Record[Any, Any] = Record(
-                None if key is None else source.key_codec.decode(key),
-                None if value is None else source.value_codec.decode(value),
-                raw.timestamp_ms,
-                raw.headers,
-                topic,
-                self.partition,
-                raw.offset,
-            )
+            record = source.record(topic, raw, self.partition)
         except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
             self._batches.unreadable(source.answering, topic, raw, error, into)
             return None
         return Item(record, raw, topic, self._stream_time_ms)
+
+    def anew(self, item: Item) -> Item:
+        """The same record for another call."""
+        return self._sources[item.topic].anew(item, self.partition)
+
+    def _own(self, source: Source, step: Step, item: Item) -> Item:
+        """For this step alone."""
+        return item if step is source.first else source.anew(item, self.partition)
 
     def call(self, step: Step, item: Item, into: Effects | Lane | None = None) -> None:
         try:

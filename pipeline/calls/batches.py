@@ -5,7 +5,7 @@ counts with it then, too. Used by TaskProcess.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.calls.call import CALL, RUN, in_time, newest, refuse_awaitable
 from pipeline.calls.effects import Effects
@@ -18,10 +18,13 @@ from pipeline.records import RawRecord
 
 
 class Batches:
-    """Of one task. `unit`: what of its calls counts together."""
+    """Of one task. `unit`: what of its calls counts together; `anew` decodes a record once more."""
 
-    def __init__(self, task: str, effects: Effects, on_error: FailedCalls, unit: str) -> None:
+    def __init__(
+        self, task: str, effects: Effects, on_error: FailedCalls, unit: str, anew: Callable[[Item], Item]
+    ) -> None:
         self._task = task
+        self._anew = anew
         self._effects = effects
         self._on_error = on_error
         self._unit = unit
@@ -47,7 +50,7 @@ class Batches:
         one = len(items) == 1  # is called at its place among those that cannot be read
         whole = not (has_failed or one) and (not items or await self.call(step, items))
         for topic, raw, item in arrived:
-            if not whole and item is not None and not await self.call(step, [item]):
+            if not whole and item is not None and not await self.call(step, [item if one else self._anew(item)]):
                 raise PipelineError(f"task {self._task}: a batch of one is neither done nor failed")
             if item is None and (error := self._unread.pop((topic, raw.offset), None)) is not None:
                 self._on_error.failed(step, topic, raw, error, decoding=True)

@@ -43,6 +43,9 @@ class Host(Protocol):
     async def make(self, step: Step, item: Item) -> None:
         """A call, sync or async. Raises CallAgain, ProcessorFailed."""
 
+    def anew(self, item: Item) -> Item:
+        """A record of a topic for another call: what one of before has changed in place is not to be seen."""
+
 
 class TooManyDue(PipelineError):
     """The calls of one stream time make calls due for ever."""
@@ -56,6 +59,7 @@ class _Under:
     due: DueCall
     steps: Iterator[Step]
     is_chained: bool
+    calls: int = 0  # with the one under way
 
 
 class Passing:
@@ -264,6 +268,7 @@ class Passing:
             if step is None:
                 under.pop()
             else:
+                one.calls += 1
                 await self._call_due(one, step)
 
     async def _call_due(self, one: _Under, step: Step) -> None:
@@ -271,7 +276,9 @@ class Passing:
         raw = CallRecord(
             -1, due.timestamp_ms, due.key, due.value, (), lambda: (view.shown_due(due), view.due_facts(due))
         )
-        item = Item(due.argument, raw, view.spec.name, self.position.time_ms)
+        item = Item(
+            due.argument if one.calls == 1 else view.argument_anew(due), raw, view.spec.name, self.position.time_ms
+        )
         assert isinstance(step, TimedStep)
         step.belongs_to(None if isinstance(due.argument, tuple) else due.argument.key)
         view.call_of(due)
@@ -369,7 +376,8 @@ class Passing:
         matches = [(side, entry) for side in open_sides for entry in view.matches(side, raw.key, raw.timestamp_ms)]
         if len(open_sides) == 2:  # a self join: the roles of one other follow each other
             matches.sort(key=lambda match: (match[1][:2], match[0]))
-        for side, entry in matches:
+        for nth, (side, entry) in enumerate(matches):
+            item = self._host.anew(item) if nth else item
             is_itself = len(sides) == 2 and entry[:2] == own
             if is_itself and side == RIGHT:
                 continue  # it has matched itself, as the left one

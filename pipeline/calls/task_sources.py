@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.calls.steps import Step, TimedStep
-from pipeline.records import TICK, RawRecord
-from pipeline.tables.view import TableView
+import msgspec
+
+from pipeline.calls.steps import Item, Step, TimedStep
+from pipeline.records import TICK, RawRecord, Record
+from pipeline.tables.view import IMMUTABLE, TableView
 from pipeline.time.event_time import TooFarAhead, too_far_ahead
 from pipeline.time.topic_view import TopicTableView
 from pipeline.values.codecs import BytesCodec, Codec
@@ -32,6 +34,30 @@ class Source:
     def answering(self) -> list[Step]:
         """The steps whose policy decides about a record that is left out: those that it is for, or else whose tables it writes."""
         return [*self.steps, *self.batch_steps] or self.readers
+
+    def record(self, topic: str, raw: RawRecord, partition: int) -> Record[Any, Any]:
+        """Decoded. Raises what a codec raises."""
+        key, value = raw.key, raw.value
+        return Record(
+            None if key is None else self.key_codec.decode(key),
+            None if value is None else self.value_codec.decode(value),
+            raw.timestamp_ms,
+            raw.headers,
+            topic,
+            partition,
+            raw.offset,
+        )
+
+    def anew(self, item: Item, partition: int) -> Item:
+        """For another call: what one of before has changed in place is not to be seen."""
+        if type(item.record.value) in IMMUTABLE:
+            return item
+        return msgspec.structs.replace(item, record=self.record(item.topic, item.raw, partition))
+
+    @property
+    def first(self) -> Step:
+        """The step that a record is decoded for; the others get it anew."""
+        return (self.steps or self.batch_steps)[0]
 
     def too_far(self, raw: RawRecord, stream_ms: int) -> TooFarAhead | None:
         """What is wrong with the time of a record; None where nothing is."""

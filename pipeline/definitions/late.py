@@ -15,6 +15,7 @@ from pipeline.definitions.processor import Processor
 from pipeline.errors import DefinitionError
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
 from pipeline.values.schemas import unreadable
+from pipeline.values.stored_forms import with_forms
 
 Ways = dict[Topic[Any, Any], list[tuple[Topic[Any, Any], str]]]  # from a topic to others, by the names of processors
 
@@ -113,5 +114,5 @@ def _differs(of: Codec[Any], to: Codec[Any]) -> str | None:
     if names[0] != names[1]:
         return None if names[1] == "bytes" else f"{names[0]} there, {names[1]} here"
     if isinstance(of, JsonCodec) and isinstance(to, JsonCodec):
-        return unreadable(of.schema, to.schema)
+        return unreadable(with_forms(of.type, of.schema), with_forms(to.type, to.schema), is_marked=True)
     return None

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, TypeVar
 
+import msgspec
+
 from pipeline.errors import PipelineError
 from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.tables.table import StoreView, TableSpec, after_prefix
@@ -133,6 +135,12 @@ class TimedView(TableView[K, V]):
         """What a dead letter says of it beside key, value and time: the bounds of a window, the times of a join's records."""
         argument = due.argument
         return {"start-ms": argument.start_ms, "end-ms": argument.end_ms} if isinstance(argument, ClosedWindow) else {}
+
+    def argument_anew(self, due: DueCall) -> Any:
+        """For another function of the same due thing: what one of before has changed in place is not to be seen."""
+        if not isinstance(due.argument, ClosedWindow):
+            return due.argument
+        return msgspec.structs.replace(due.argument, value=self.spec.decode_value(due.value or b""))
 
     def changes_before(self, timestamp_ms: int) -> bool:
         """Whether a window of it closes or expires before a time: a batch that has it ends there."""

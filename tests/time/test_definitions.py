@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -346,3 +346,12 @@ def test_a_global_table_has_no_timers_and_nothing_of_it_closes_or_comes_due() ->
         app.when_closed(rates)(lambda window: None)
     with pytest.raises(DefinitionError, match="<timers 'silent' of app 'bank'> is no topic"):
         app.global_table(silent)
+
+
+@pytest.mark.parametrize(("of", "to"), [(list[str], list[datetime]), (dict[str, int], dict[int, int])])
+def test_late_records_are_no_times_or_keys_where_texts_were(of: Any, to: Any) -> None:
+    app = App("x", partitions=1)
+    beats, late = app.topic("beats", key=str, value=of), app.topic("late", key=str, value=to)
+    counts = app.table("counts", key=str, value=int, default=int, window=Tumbling(hours=1), on_late=late)
+    with pytest.raises(DefinitionError, match="late"):
+        app.processor(beats, counts)(lambda beat, counts: None)
