@@ -20,6 +20,8 @@ from collections.abc import (
 )
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from pipeline.errors import CodecError, PipelineError
@@ -31,6 +33,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _MISSING: Final[Any] = object()
+# Values that cannot change in place; everything else is encoded again at the end of the call.
+IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
 
 TIME_STEPS = 1_000  # in which the time of an expiring table passes its `expire`
 
@@ -75,6 +79,7 @@ class Table(MutableMapping[K, V]):
     def pop(self, key: K, default: Any = _MISSING, /) -> Any:
         """Removes a key and returns its value, or the default. Raises KeyError."""
         if key not in self:
+            self._let_go(key)
             if default is _MISSING:
                 raise KeyError(key)
             return default
@@ -90,6 +95,16 @@ class Table(MutableMapping[K, V]):
     def clear(self) -> None:
         for key in list(self):
             del self[key]
+        for key in self._handed_out():
+            self._let_go(key)
+
+    def _handed_out(self) -> Sequence[K]:
+        """The keys of defaults that the call has in its hands."""
+        return ()
+
+    def _let_go(self, key: K) -> None:
+        """A default that was handed out for a key is no part of the table any more, as with a dict: what becomes of it counts
+        nowhere."""
 
     def items(self) -> ItemsView[K, V]:
         return _Items(self)
@@ -169,6 +184,10 @@ class TableSpec:
     expire_ms: int | None = None
     upgrade: Callable[[Any], Any] | None = None
     none_is_value: bool = False
+
+    def constant(self, otherwise: Any) -> Any:
+        """The default where it is one value for every key, as of `int`; a function of the user's may give another each time."""
+        return self.default() if self.default in IMMUTABLE and self.default is not None else otherwise
 
     @property
     def time_step_ms(self) -> int:

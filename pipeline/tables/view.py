@@ -8,8 +8,6 @@ raise), `apply()` makes it count, `forget()` drops it. Between the store and the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
@@ -17,7 +15,7 @@ from pipeline.errors import CodecError
 from pipeline.tables.call_number import NOBODY, check, current
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.tables.sweep import Sweep
-from pipeline.tables.table import StoreView, Table, TableSpec, stored_stream_time
+from pipeline.tables.table import IMMUTABLE, StoreView, Table, TableSpec, stored_stream_time
 from pipeline.tables.write_layers import WriteLayers
 from pipeline.values.codecs import QUICK_ERRORS, quick_encode
 
@@ -26,8 +24,6 @@ V = TypeVar("V")
 
 MISSING: Final[Any] = object()
 DELETED: Final[Any] = object()
-# Values that cannot change in place; everything else is encoded again at the end of the call.
-IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
 _OWNED_KEYS = 10_000
 
 
@@ -63,7 +59,7 @@ class TableView(Table[K, V]):
         self._owned: dict[bytes, None] = {}
         self._last_key: Any = MISSING
         self._last_bytes = b""
-        self._constant = _constant(spec)
+        self._constant = spec.constant(MISSING)
         self._forever = spec.expire_ms is None
         self._is_direct = self._forever  # what is stored is the value, and what is known of it is all there is to ask
         self._is_plain = self._is_direct and type(self) is TableView  # besides, no other kind has ways of its own
@@ -120,12 +116,25 @@ class TableView(Table[K, V]):
     def __delitem__(self, key: K) -> None:
         k = self._key(key)
         if not self._present(k):
+            self._let_go(key)
             raise KeyError(key)
         self._own(key, k)
         self._version += 1
         self._live[k] = DELETED
         self._set[k] = None
         self._defaults.pop(k, None)
+
+    def _handed_out(self) -> list[K]:
+        return [key for key, _ in self._defaults.values()]
+
+    def _let_go(self, key: K) -> None:
+        k = self._key(key)
+        found = self._defaults.get(k)
+        if found is None or self.spec.encode_value(self._live[k]) != found[1]:
+            return  # changed: where the key may not be written, as of a closed window, the end of the call says so
+        del self._defaults[k], self._live[k]
+        if k in self._set:
+            self._live[k] = DELETED  # it was stored, and deleted by the call
 
     def __contains__(self, key: object) -> bool:
         return self._present(self._key(key))
@@ -409,10 +418,3 @@ class TableView(Table[K, V]):
         while waiting:
             first = waiting.pop()
             yield first, later[first]
-
-
-def _constant(spec: TableSpec) -> Any:
-    """The default where it is one value for every key, as of `int`; a function of the user's may give another each time."""
-    if spec.default in IMMUTABLE and spec.default is not None:
-        return spec.default()
-    return MISSING

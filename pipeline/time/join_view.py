@@ -19,8 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.records import Headers, RawRecord, Record
-from pipeline.tables.table import StoreView, TableSpec
-from pipeline.tables.view import IMMUTABLE
+from pipeline.tables.table import IMMUTABLE, StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.expiring import Expiring
 from pipeline.time.position import Place, Position

@@ -50,6 +50,13 @@ class Sessions(SessionTable[K, V]):
         except KeyError:
             raise KeyError(key) from None
 
+    def _handed_out(self) -> list[K]:
+        at_ms, _ = self._pair(None)
+        return [key for time_ms, key in self._view._handed_out() if time_ms == at_ms]
+
+    def _let_go(self, key: K) -> None:
+        self._view._let_go(self._pair(key))
+
     def __contains__(self, key: object) -> bool:
         return self._pair(key) in self._view
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import CodecError, PipelineError, WindowClosed
 from pipeline.tables.call_number import is_of
-from pipeline.tables.view import IMMUTABLE
+from pipeline.tables.table import IMMUTABLE
 from pipeline.time import session_form as form
 from pipeline.time.session_form import Bounds
 from pipeline.time.session_store import StoredSessions

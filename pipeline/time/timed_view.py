@@ -15,8 +15,8 @@ import msgspec
 
 from pipeline.errors import PipelineError
 from pipeline.tables.expiry import STREAM_TIME_KEY
-from pipeline.tables.table import StoreView, TableSpec, after_prefix
-from pipeline.tables.view import IMMUTABLE, TableView
+from pipeline.tables.table import IMMUTABLE, StoreView, TableSpec, after_prefix
+from pipeline.tables.view import TableView
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position, stored
 from pipeline.time.tables import ClosedWindow, DueCall

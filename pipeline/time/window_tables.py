@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from pipeline.errors import CodecError, PipelineError
 from pipeline.records import LAST_MS
 from pipeline.tables.call_number import is_of
-from pipeline.tables.table import after_prefix
-from pipeline.tables.view import IMMUTABLE, MISSING
+from pipeline.tables.table import IMMUTABLE, after_prefix
+from pipeline.tables.view import MISSING
 from pipeline.time.numbers_at_hand import Numbers
 from pipeline.time.tables import HoppingTable, TumblingTable, WindowTable
 from pipeline.time.timed_view import TimedView, time_bytes
@@ -162,6 +162,12 @@ class OneWindow(WindowTable[K, V]):
             del self._view[start_ms, key]
         except KeyError:
             raise KeyError(key) from None
+
+    def _handed_out(self) -> list[K]:
+        return [key for start_ms, key in self._view._handed_out() if start_ms == self.start_ms]
+
+    def _let_go(self, key: K) -> None:
+        self._view._let_go((self.start_ms, key))
 
     def __contains__(self, key: object) -> bool:
         start_ms, view = self.start_ms, self._view

@@ -218,6 +218,29 @@ def test_a_default_only_read_is_not_stored() -> None:
         assert driver.table(table) == {}
 
 
+@pytest.mark.parametrize("was_stored", [False, True])
+@pytest.mark.parametrize("how", ["pop", "pop of what is not there", "del", "clear"])
+def test_a_default_that_was_removed_counts_no_more(how: str, was_stored: bool) -> None:
+    store = DictStore()
+    table: TableView[str, list[int]] = TableView(spec(list), store)
+    if was_stored:
+        table["a"] = [7]
+        table.apply(table.changes(), 0)
+        del table["a"]
+    held = table["a"]
+    if how == "pop":
+        assert table.pop("a", None) is None
+    elif how == "clear":
+        table.clear()
+    else:
+        with pytest.raises(KeyError):
+            table.pop("a") if how.startswith("pop") else table.__delitem__("a")
+    held.append(1)
+    assert "a" not in table
+    assert table["a"] == []
+    assert table.changes() == ({b"a": None} if was_stored else {})
+
+
 def test_values_changed_in_place_are_kept_in_all_shapes() -> None:
     def change(record: Record[str, str], t: Table[str, Account]) -> None:
         t[record.key].amount += 1

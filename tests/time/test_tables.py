@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -613,3 +613,33 @@ def test_a_time_before_0_holds_nothing() -> None:
         for at in (0, 1_000):
             d.send(beats, "ann", 1, timestamp_ms=at)
     assert seen == 2 * ["closed", "closed", None]
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Tumbling(seconds=1),
+        Hopping(seconds=1, every=timedelta(milliseconds=500)),
+        Sliding(seconds=1),
+        Session(gap=timedelta(seconds=1), merge=lambda earlier, later: earlier + later),
+    ],
+    ids=lambda window: type(window).__name__,
+)
+@pytest.mark.parametrize("how", ["pop", "del", "clear"])
+def test_a_default_that_was_removed_counts_no_more(window: Any, how: str) -> None:
+    app = App("x", partitions=1)
+    beats = app.topic("beats", key=str, value=int)
+    lists = app.table("lists", key=str, value=list[int], default=list, window=window)
+
+    @app.processor(beats, lists)
+    def add(beat: Any, lists: Any) -> None:
+        for one in lists if isinstance(window, Hopping | Sliding) else [lists]:
+            held = one[beat.key]
+            with suppress(KeyError):
+                one.clear() if how == "clear" else one.pop(beat.key) if how == "pop" else one.__delitem__(beat.key)
+            held.append(1)
+            one[beat.key].append(2)
+
+    with Driver(app) as driver:
+        driver.send(beats, "k", 1, timestamp_ms=5)
+        assert list(driver.table(lists).values()) == [[2]]
