@@ -9,7 +9,8 @@ import msgspec
 
 from pipeline.calls.steps import Item, Step, TimedStep
 from pipeline.records import TICK, RawRecord, Record
-from pipeline.tables.view import IMMUTABLE, TableView
+from pipeline.tables.table import IMMUTABLE
+from pipeline.tables.view import TableView
 from pipeline.time.event_time import TooFarAhead, too_far_ahead
 from pipeline.time.topic_view import TopicTableView
 from pipeline.values.codecs import BytesCodec, Codec
@@ -50,7 +51,7 @@ class Source:
 
     def anew(self, item: Item, partition: int) -> Item:
         """For another call: what one of before has changed in place is not to be seen."""
-        if type(item.record.value) in IMMUTABLE:
+        if type(item.record.value) in IMMUTABLE and type(item.record.key) in IMMUTABLE:
             return item
         return msgspec.structs.replace(item, record=self.record(item.topic, item.raw, partition))
 

@@ -107,3 +107,26 @@ def test_each_match_of_a_record_sees_it_as_it_came(kinds: dict[str, Any]) -> Non
             driver.send(left, "k", {"n": 0}, timestamp_ms=at_ms)
         driver.send(right, "k", {"n": 5}, timestamp_ms=4)
         assert [number for _, number in driver.items(out)] == [6, 6, 6]
+
+
+@pytest.mark.parametrize("forms", [["record", "record"], ["async batch", "batch"]])
+def test_a_key_is_as_it_came_too(forms: list[str]) -> None:
+    app = App("m")
+    numbers = app.topic("in", key=list[int], value=int)
+    out = app.topic("out", key=str, value=list[int])
+    for nth, form in enumerate(forms):
+
+        def function(given: Any, out: Any, form: str = form, name: str = f"p{nth}") -> None:
+            for record in given if "batch" in form else [given]:
+                record.key.append(9)
+                out.send(name, record.key)
+
+        async def waits(given: Any, out: Any, function: Any = function) -> None:
+            function(given, out)
+
+        chosen = waits if "async" in form else function
+        chosen.__name__ = f"p{nth}"
+        app.processor(numbers, out, batch="batch" in form)(chosen)
+    with Driver(app) as driver:
+        driver.send(numbers, [1], 1)
+        assert sorted(driver.items(out)) == [("p0", [1, 9]), ("p1", [1, 9])]
