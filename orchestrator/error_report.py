@@ -36,7 +36,10 @@ def report(error: Exception) -> int:
         return fail(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk", 1)
     if is_unwritable(error):
         assert isinstance(error, OSError)
-        return fail(f"{error.strerror}; the answer cannot be written; make room where it goes", 1)
+        return fail(
+            f"{error.strerror}; the answer cannot be written; make room where it goes, and look what is done before it is run again",
+            1,
+        )
     what = f"{type(error).__name__}: {error}"
     return fail(f"{what}; this is an internal error; run it with --debug to see where", 1)
 

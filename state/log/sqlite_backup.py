@@ -25,6 +25,8 @@ def backup(source: Path, target: Path, forget: Collection[MetadataKind] = ()) ->
     """Returns the bytes of the copy, which has no notes of the kinds to `forget`. Raises LogMissing, LogUnusable, FileTaken, StateError where it cannot be written."""
     if not source.exists():
         raise LogMissing(f"there is no log {source}: name another one")
+    if target.is_dir():
+        raise _refused(target, "that is a folder")
     if os.path.lexists(target):
         raise _taken(target)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -69,7 +71,7 @@ def _of_nobody(copy: Path, forget: Collection[MetadataKind]) -> None:
 
 
 def _refused(target: Path, why: str | None) -> StateError:
-    return StateError(f"the backup {target} cannot be written: {why}; name a folder that takes it")
+    return StateError(f"the backup {target} cannot be written: {why}; name a file in a folder that takes it")
 
 
 def _taken(target: Path) -> FileTaken:

@@ -84,10 +84,12 @@ def explain(error: sqlite3.Error, path: Path) -> StateError:
         return LogBusy(f"another process holds the log {path} locked; nothing was written. Is one of them stopped?")
     if code == sqlite3.SQLITE_FULL:
         return LogFull(f"the log {path} has no space left to grow: free some space on its disk ({error})")
+    if code == sqlite3.SQLITE_CANTOPEN and path.is_dir():
+        return LogUnusable(f"the log {path} is a folder: name the file in it ({error})")
     text = {
         sqlite3.SQLITE_READONLY: "may not be written: check its permissions and those of its folder",
         sqlite3.SQLITE_PERM: "may not be opened: check its permissions",
-        sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that its folder exists and may be written",
+        sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that its folder exists, and that it and its folder may be read and written",
         sqlite3.SQLITE_CORRUPT: "is damaged: restore it from a copy, or start a new one",
         sqlite3.SQLITE_NOTADB: "is not a log: name another file, or move this one away",
         sqlite3.SQLITE_IOERR: "cannot be read or written: check its disk",
@@ -111,7 +113,7 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
             private.make_file(path)  # SQLite gives its -wal and -shm the rights of the file
         except OSError as error:
             raise LogUnusable(f"the folder of the log {path} cannot be made: {error.strerror}") from error
-    uri = f"file:{quote(str(path.absolute()))}"
+    uri = f"file:/{quote(str(path.absolute()).lstrip('/'))}"  # behind two slashes SQLite looks for a host
     _begin_copy(path, uri, busy_timeout_ms)
     try:
         connection = sqlite3.connect(

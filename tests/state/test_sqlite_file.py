@@ -487,3 +487,20 @@ async def test_a_backup_whose_disk_is_full_names_that_disk_and_leaves_nothing(tm
     assert not isinstance(caught.value, LogFull)  # the log is not what lacks space
     assert list(small.iterdir()) == []
     await log.close()
+
+
+async def test_a_folder_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(LogUnusable, match=f"the log {tmp_path} is a folder: name the file in it"):
+        await open_sqlite(tmp_path, create=False)
+    await (await made(tmp_path / "log.db")).close()
+    with pytest.raises(StateError, match=f"the backup {tmp_path} cannot be written: that is a folder; name a file"):
+        backup(tmp_path / "log.db", tmp_path)
+
+
+async def test_a_path_with_two_slashes_names_no_host(tmp_path: Path) -> None:
+    log = await made(Path(f"/{tmp_path}/log.db"))
+    await log.append({T0: [RECORD]})
+    await log.close()
+    log = await open_sqlite(tmp_path / "log.db", create=False)
+    assert len(await read(log)) == 1
+    await log.close()

@@ -35,6 +35,10 @@ def target(out: str | None, key_codec: str, value_codec: str, *, has_bounds: boo
     if out is None:
         return Lines(key_codec, value_codec, has_bounds=has_bounds)
     path = Path(out)
+    if path.is_symlink():  # what it names is written, and not the link replaced
+        path = path.resolve()
+    if path.is_dir():
+        raise WrongUse(f"--out {out}: that is a folder; name a file")
     if path.suffix not in ENDINGS:
         raise WrongUse(f"--out {out}: the name says how it is written; let it end with {', '.join(ENDINGS)}")
     if not path.parent.is_dir():
@@ -54,9 +58,13 @@ class Lines:
         self._file = sys.stdout if path is None else _opened(path)
 
     def add(self, row: StoredRow) -> None:
+        """Raises OrchestratorError where the file does not take it."""
         bounds = {"start_ms": row.start_ms, "end_ms": row.end_ms} if self._has_bounds else {}
         found = {"key": shown(self._codecs[0], row.key), **bounds, "value": shown(self._codecs[1], row.value)}
-        self._file.write(json.dumps(found) + "\n")
+        try:
+            self._file.write(json.dumps(found) + "\n")
+        except OSError as error:
+            raise _refused(self._path, error) from error
 
     def __enter__(self) -> Lines:
         return self
@@ -66,8 +74,14 @@ class Lines:
     ) -> None:
         if self._path is None:
             self._file.flush()
-        else:
+            return
+        try:
             self._file.close()
+        except OSError as failed:
+            _end(self._path, keep=False)
+            if error is None:
+                raise _refused(self._path, failed) from failed
+        else:
             _end(self._path, keep=error is None)
 
 
@@ -97,10 +111,15 @@ class Parquet:
         )
         self._codecs = key_codec, value_codec
         self._path = path
-        self._writer = pq.ParquetWriter(_part(path), self._schema)
+        try:
+            self._writer = pq.ParquetWriter(_part(path), self._schema)
+        except OSError as error:
+            _end(path, keep=False)
+            raise _refused(path, error) from error
         self._rows: list[list[Any]] = [[] for _ in self._schema]
 
     def add(self, row: StoredRow) -> None:
+        """Raises OrchestratorError where the file does not take it."""
         found = [_cell(codec, data or b"") for codec, data in zip(self._codecs, (row.key, row.value), strict=True)]
         found += [getattr(row, name) for name in self._bounds]
         for cells, cell in zip(self._rows, found, strict=True):
@@ -113,7 +132,10 @@ class Parquet:
             columns = [self._pa.array(cells, field.type) for cells, field in zip(self._rows, self._schema, strict=True)]
         except (self._pa.ArrowException, TypeError) as error:
             raise OrchestratorError(f"{self._path} cannot be written: {error}; write .jsonl") from None
-        self._writer.write_table(self._pa.Table.from_arrays(columns, schema=self._schema))
+        try:
+            self._writer.write_table(self._pa.Table.from_arrays(columns, schema=self._schema))
+        except OSError as error:
+            raise _refused(self._path, error) from error
         for cells in self._rows:
             cells.clear()
 
@@ -127,9 +149,13 @@ class Parquet:
         try:
             if error is None and self._rows[0]:
                 self._flush()
-            is_whole = error is None
-        finally:
             self._writer.close()
+            is_whole = error is None
+        except OSError as failed:
+            raise _refused(self._path, failed) from failed
+        finally:
+            with contextlib.suppress(OSError):  # the first error is the one that says why
+                self._writer.close()
             _end(self._path, keep=is_whole)
 
 
@@ -151,8 +177,20 @@ def _opened(path: Path) -> Any:
 
 
 def _end(path: Path, *, keep: bool) -> None:
-    if keep:
-        _part(path).replace(path)
-    else:
+    try:
+        if keep:
+            _part(path).replace(path)
+    except OSError as error:
+        raise _refused(path, error) from error
+    finally:
         with contextlib.suppress(OSError):
             _part(path).unlink()
+
+
+def _refused(path: Path | None, error: OSError) -> OSError | OrchestratorError:
+    """What a file does not take is its own error; what standard output does not take is everybody's."""
+    if path is None:
+        return error
+    return OrchestratorError(
+        f"--out {path} cannot be written ({error.strerror or error}); name another file, or make room"
+    )

@@ -61,7 +61,10 @@ def read_secret(path: Path) -> Secret:
             f"there is no secret at {path}; copy it from the machine that runs the application, and name it with --secret-file"
         ) from None
     except OSError as error:
-        raise WrongUse(f"the secret {path} cannot be read: {error.strerror}") from None
+        raise WrongUse(
+            f"the secret {path} cannot be read: {error.strerror}; give it to the user of this process, or name another with "
+            "--secret-file"
+        ) from None
     return Secret.parse(text, str(path))
 
 

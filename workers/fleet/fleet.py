@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -293,7 +294,9 @@ class Fleet:
             try:
                 slot.handle = await self._host.start(slot.spec)
             except OSError as error:
-                self._say(f"{name} cannot be started now ({error.strerror or error}); it is tried again in {pause:g} s")
+                hint = "; raise `ulimit -n`" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+                why = f"{error.strerror or error}{hint}"
+                self._say(f"{name} cannot be started now ({why}); it is tried again in {pause:g} s")
                 await self._rest(pause)
                 pause = min(RESTART_MAX_S, pause * 2)
             else:
