@@ -192,7 +192,8 @@ class Passing:
 
     async def call(self, step: Step, item: Item) -> None:
         """The calls of one step for a record, and what they make due in the past."""
-        if self._again is not None and self._again != (item.topic, item.raw.offset):
+        # With batches nothing is completed before all of a run is, which begins again at its first record.
+        if self._again is not None and not self._has_batches and self._again != (item.topic, item.raw.offset):
             self.on_error.tries.unit_ended()
             self._again = None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -243,3 +244,39 @@ async def test_a_running_loop_opens_and_closes_resources_and_its_own_things_go_o
         await sending
         assert driver.items(out) == [("a", "first"), ("b", "second")]
     assert told == ["opened", "closed"]
+
+
+@pytest.mark.parametrize("batches", ["none", "of the left", "of the right"])
+@pytest.mark.parametrize("kind", ["stream", "table", "foreign key"])
+def test_a_join_beside_batches_is_retried_as_often_as_alone(kind: str, batches: str) -> None:
+    """What it counted was forgotten with each run of the batch, and it was called for ever."""
+    app, calls = App("x", partitions=1), Counter[str]()
+    left, right = (app.topic(name, key=str, value=int) for name in ("left", "right"))
+    out = app.topic("out", key=str, value=str)
+    options: Any = {"on_error": "skip", "retries": 2, "backoff": 0.001}
+
+    def pairs(one: Any, other: Any, out: Any) -> None:
+        calls[one.key] += 1
+        if calls[one.key] > 50:
+            pytest.fail("it is called for ever")
+        if one.key in "bd":
+            raise ValueError(one.key)
+        out.send(one.key, "pair")
+
+    if kind == "stream":
+        app.join(left, right, out, within=timedelta(seconds=1), **options)(pairs)
+    elif kind == "table":
+        app.table_join(left, right, out, **options)(pairs)
+    else:
+        app.foreign_key_join(left, right, out, key=lambda value: f"r{value}", **options)(pairs)
+    if batches != "none":
+        app.processor(left if batches == "of the left" else right, out, batch=True)(lambda records, out: None)
+    with Driver(app) as driver:
+        with driver.together():
+            for number, key in enumerate("abcd"):
+                driver.send(right, key if kind != "foreign key" else f"r{number}", 0, timestamp_ms=0)
+            for number, key in enumerate("abcd"):
+                driver.send(left, key, number, timestamp_ms=1)
+        assert driver.items(out) == [("a", "pair"), ("c", "pair")]
+    assert calls["b"] >= 3
+    assert calls["d"] == 3
