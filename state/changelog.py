@@ -15,6 +15,7 @@ from state.log.protocol import Fetched
 from state.store.protocol import Store
 
 LEADER_EPOCH = "leader_epoch"  # in a store's stamp: of the leader that wrote the last of it, where there are elections
+PARTITION = "partition"  # in a store's stamp: of its changelog; stores of versions before have none
 CHUNK = 2_000  # changes per store write: about 4 ms during which nothing else in the process runs
 
 
@@ -59,6 +60,14 @@ async def replay(store: Store, fetched: Fetched) -> int:
         changed += count
         await asyncio.sleep(0)
     return changed
+
+
+def misplaced(stamp: Mapping[str, str], number: int) -> str | None:
+    """Why a store is not of this partition of its changelog, or None where it is, or does not say."""
+    known = stamp.get(PARTITION)
+    if known in (None, str(number)):
+        return None
+    return f"it is of partition {known} of its changelog, not of {number}: its folder was copied or renamed"
 
 
 def foreign(offset: int, stamp: Mapping[str, str], *, log_id: str, topic_id: str, end: int) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from state import history
-from state.changelog import foreign
+from state.changelog import foreign, misplaced
 from state.history import History
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from state.store.rocksdb import Peek
@@ -28,7 +28,8 @@ class LeftStores:
         info, end = self._topics.get(changelog.topic), self._ends.get(changelog)
         if info is None or end is None or not (seen.offset or seen.stamp.get("log_id")):
             return None
-        why = foreign(seen.offset, seen.stamp, log_id=self._log_id, topic_id=info.topic_id, end=end)
+        why = misplaced(seen.stamp, changelog.number)
+        why = why or foreign(seen.offset, seen.stamp, log_id=self._log_id, topic_id=info.topic_id, end=end)
         return why or self._past.problem(seen.stamp.get(history.STAMP, ""), changelog, seen.offset)
 
 

@@ -30,6 +30,7 @@ PART = Partition("app-sums-changelog", 0)
 FORM = StoredForm({"form": {"kind": "table"}, "value_codec": "bytes"})
 WANTED = Wanted(("0_0",), "sums", b"", None, None, FORM)
 FOREIGN = {
+    "what another task has": ({"partition": "1"}, 2, "it is of partition 1 of its changelog, not of 0"),
     "a reset on another machine": ({"topic_id": "of the changelog before"}, 2, "deleted and made again"),
     "what the log has lost": ({}, 9, "the log lost records it has"),
     "what the log has lost and gone on without": ({history.STAMP: "first"}, 3, "restored from an older copy"),

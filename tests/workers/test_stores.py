@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator import App
 from orchestrator.model import TaskId
 from state import history, manifest, snapshot
 from state.changelog import apply
@@ -140,3 +142,26 @@ async def test_a_store_that_may_have_missed_a_deletion_begins_anew(tmp_path: Pat
     await restore(one, 3)
     assert one.store.get(b"gone") is None
     one.store.close()
+
+
+async def test_the_store_of_another_task_is_none_of_this_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wide = App("wide", partitions=2)
+    given = wide.topic("given", key=str, value=str)
+    last = wide.table("last", key=str, value=str)
+    wide.processor(given, last)(lambda record, last: None)
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, wide)
+    directory = StateDirectory(tmp_path, wide.id, "i1")
+    opener = StoreOpener(log, prepared, directory, "")
+    for number in range(2):
+        await log.append({prepared.changelog(TaskId(0, number), "last"): [NewRecord(b"k%d" % number, b"v", 0)]})
+        store = (await opener.open(TaskId(0, number)))["last"].store
+        store.write({b"k%d" % number: b"v"}, 1)
+        store.close()
+    shutil.rmtree(directory.task("0_1"))
+    shutil.copytree(directory.task("0_0"), directory.task("0_1"))
+    with caplog.at_level(logging.WARNING):
+        found = (await opener.open(TaskId(0, 1)))["last"]
+    assert (found.source, found.store.get(b"k0")) == ("empty", None)
+    assert "it is of partition 0 of its changelog, not of 1: its folder was copied or renamed" in caplog.text
+    found.store.close()

@@ -16,7 +16,7 @@ from orchestrator.clocks import monotonic_s
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
 from state import history, manifest, snapshot
-from state.changelog import LEADER_EPOCH, usable
+from state.changelog import LEADER_EPOCH, PARTITION, misplaced, usable
 from state.directory import StateDirectory
 from state.errors import SnapshotUnusable, StateError, StoreDamaged, StoreDeleted
 from state.history import History
@@ -143,7 +143,8 @@ class StoreOpener:
         store: Store | None = None
         try:
             store = self._surroundings.open_store(path, self._stamp(change), self._budget)
-            reason = usable(
+            reason = misplaced(store.stamp(), change.partition.number)
+            reason = reason or usable(
                 store.offset,
                 store.stamp(),
                 log_id=self._log.log_id,
@@ -165,7 +166,7 @@ class StoreOpener:
         if reason is not None:
             return self._anew(store, change, reason)
         assert store is not None
-        store.mark(history.STAMP, self._past.id)
+        self._mark(store, change)
         return store
 
     def _anew(self, store: Store | None, change: _Changelog, reason: str, level: int = logging.WARNING) -> Store:
@@ -176,8 +177,12 @@ class StoreOpener:
             store.close()
         self._directory.wipe(task, table)
         made = self._surroundings.open_store(self._directory.table(task, table), self._stamp(change), self._budget)
-        made.mark(history.STAMP, self._past.id)
+        self._mark(made, change)
         return made
+
+    def _mark(self, store: Store, change: _Changelog) -> None:
+        store.mark(history.STAMP, self._past.id)
+        store.mark(PARTITION, str(change.partition.number))
 
     def _stamp(self, change: _Changelog) -> dict[str, str]:
         return {"log_id": self._log.log_id, "topic_id": self._topic_id(change), history.STAMP: self._past.id}
@@ -226,7 +231,7 @@ class StoreOpener:
                 why = str(error)
                 continue
             log.info("%s, table %s: restored from %s: %s", change.task, change.table, what, cost)
-            store.mark(history.STAMP, self._past.id)
+            self._mark(store, change)
             return True, f"{what}: {cost}"
         return False, why
 
