@@ -48,12 +48,14 @@ class Journal:
 
 
 def read_journals(folder: Path) -> list[dict[str, Any]]:
-    """All lines of all instances of an application, in order of time; a line cut off by a crash is left out."""
+    """All lines of all instances of an application, in order of time; a line that is cut off, or is none of ours, is left out."""
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.glob(f"*/{NAME}")):
-        for line in path.read_text().splitlines():
+        for line in path.read_text(errors="replace").splitlines():
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
                 continue
+            if isinstance(row, dict) and isinstance(row.get("at_ms"), int) and "what" in row:
+                rows.append(row)
     return sorted(rows, key=lambda row: row["at_ms"])

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.console import Console
 from workers.commands.history import events, line
+from workers.journal import read_journals
 
 SOON = ("--heartbeat", "200ms", "--disconnect-grace", "200ms", "--session-timeout", "3s")
 
@@ -114,3 +115,19 @@ def test_how_long_a_copy_was_kept_is_no_part_of_its_restore() -> None:
     assert line(event).endswith("7 offsets restored from empty, ready after 90 ms, a copy for 1.5 min from then on")
     [event] = events([{**start, "restored_from": 3, "position": 10, "level_ms": 90, "opened_ms": 118}])
     assert line(event).endswith("7 offsets restored from empty, ready after 90 ms")
+
+
+def test_what_is_no_line_of_a_journal_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "i1").mkdir()
+    row = {"at_ms": 1, "what": "instance", "instance": "i1", "pid": 7}
+    lines = [
+        json.dumps(row).encode(),
+        b"\xff\xc6\x00",
+        b"5",
+        b"[]",
+        b"{}",
+        b'{"at_ms": "x", "what": "started"}',
+        b'{"at_ms": 3',
+    ]
+    (tmp_path / "i1" / "journal.jsonl").write_bytes(b"\n".join(lines))
+    assert read_journals(tmp_path) == [row]

@@ -164,3 +164,12 @@ async def test_what_is_left_is_forgotten_after_a_week(tmp_path: Path) -> None:
     old = msgspec.json.encode(msgspec.structs.replace(one, at_ms=one.at_ms - KEPT_MS - 1))
     await log.put_metadata(*AppMetadata("bank", UNFINISHED, name, old))
     assert await begun() == 0 and not await log.metadata_of("bank", UNFINISHED)
+
+
+def test_a_pipe_with_a_name_is_no_file(console: Console) -> None:
+    """It is read twice, and what was read first is lost: its lines were taken for damaged ones, or waited for."""
+    os.mkfifo(console.folder / "pipe.jsonl")
+    done = console.here("produce", "bank:app", "payments", "--file", "pipe.jsonl")
+    assert (done.code, done.out) == (2, "")
+    assert "pipe.jsonl is no plain file, and can be read once alone; give it on standard input" in done.err
+    assert not (console.folder / ".orchestrator/bank.db").exists()

@@ -117,6 +117,8 @@ async def _produce(
     app: App, topic: Topic[Any, Any], url: str, file: str | None, shape: Shape, rate: float, ending: Ending
 ) -> bool:
     """Whether the file was known: some of it had been written before."""
+    if file is not None and (path := Path(file)).exists() and not (path.is_file() or path.is_dir()):
+        raise WrongUse(f"{file} is no plain file, and can be read once alone; give it on standard input, < {file}")
     log = await open_log(url, create=True)
     try:
         say = partial(print, file=sys.stderr, flush=True)
