@@ -45,6 +45,7 @@ from state.errors import LeaseLost, StateError
 from state.history import begin as begin_history
 from state.log import base
 from state.log.base import Base
+from state.log.called_off import to_its_end
 from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, Partition
 from workers.commands.cluster import LOCAL, Cluster
@@ -185,7 +186,7 @@ class Run:
                     )
                     self._keep = self._keep or is_left
                 raise
-            await self._finish(computed)
+            await to_its_end(self._finish(computed))  # the log has it all
         finally:
             if not is_left:
                 scratch.remove()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from pipeline.errors import PipelineError
 from pipeline.spark.inputs import Computed
 from pipeline.spark.rows import Outputs, read_pairs
 from state.log.protocol import NewRecord, Partition
@@ -21,14 +22,20 @@ Part = Mapping[Partition, Sequence[NewRecord]]
 
 
 def outputs(computed: Computed) -> Iterator[Part]:
-    """What was sent, topic by topic."""
-    for topic in computed.sums("outputs"):
-        paths = computed.outputs(topic)
+    """What was sent, topic by topic. Raises PipelineError where some of it is there no more."""
+    for topic, count in computed.sums("outputs").items():
+        paths, left = computed.outputs(topic), count
         with closing(Outputs(paths)) as found:
             numbers = found.partitions()
         for number in numbers:
             for part in in_parts(sent(paths, number)):
+                left -= len(part)
                 yield {Partition(topic, number): part}
+        if left:
+            raise PipelineError(
+                f"of the {count} records for {topic!r} that were computed {count - left} are in {computed.work}: its files were "
+                "changed or removed meanwhile; nothing is written, run it again"
+            )
 
 
 def final_values(computed: Computed, prepared: Prepared) -> Iterator[Part]:

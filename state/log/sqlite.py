@@ -22,6 +22,7 @@ from state.errors import Fenced, NotOpened
 from state.log import checks, compaction, sqlite_reader
 from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX
+from state.log.called_off import unless_cancelled
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import (
     DELETE_RETENTION_MS,
@@ -278,7 +279,8 @@ class SqliteLog:
         parts: Parts = no_parts,
         spread: Spread | None = None,
     ) -> bool:
-        return await self._write(partial(self._writer.seed_positions, lease, positions, records, metadata, parts))
+        seed = partial(self._writer.seed_positions, lease, positions, records, metadata)
+        return await unless_cancelled(lambda given: self._write(partial(seed, given)), parts)
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
         await self._write(partial(self._writer.forget_positions, lease, partitions))

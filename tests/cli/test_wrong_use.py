@@ -86,6 +86,7 @@ def one_line(err: str) -> bool:
         (["reset", "bank", "--log", ""], "--log has an empty text; write a value, or leave it out"),
         (["run", "bank:app", "--state-dir="], "--state-dir has an empty text"),
         (["run", "bank:app", "--task-weights", ""], "--task-weights has an empty text"),
+        (["run", "bank:app", "--packages="], "--packages: an empty text names no jar"),
         (["snapshot", "list", "--snapshots", ""], "--snapshots has an empty text"),
         (["bench", "rebalance", "--svg", "none/x.svg"], "--svg none/x.svg: a file cannot be written there"),
         (["status", "nobody", "--log", "postgres:x"], "unknown kind of log"),

@@ -68,7 +68,9 @@ def add_cluster(parser: Parser, default: str | None = DEFAULT_MASTER) -> None:
         type=checked(_pair),
         help="a property of Spark, such as spark.executor.memory=4g; may be given several times",
     )
-    parser.add_argument("--packages", metavar="GROUP:NAME:VERSION,...", help="jars for Spark, fetched by it")
+    parser.add_argument(
+        "--packages", metavar="GROUP:NAME:VERSION,...", type=checked(_packages), help="jars for Spark, fetched by it"
+    )
     parser.add_argument("--ui", action="store_true", help="serve Spark's own page of jobs while it runs")
 
 
@@ -87,6 +89,12 @@ def refuse_without_spark(args: Any) -> None:
     given = ["--conf"] * bool(args.conf) + ["--packages"] * bool(args.packages) + ["--ui"] * bool(args.ui)
     if given:
         raise WrongUse(f"{given[0]} has no effect here: it is for instances on Spark; add --on spark or leave it out")
+
+
+def _packages(text: str) -> str:
+    if not text.strip():
+        raise WrongUse("an empty text names no jar; write GROUP:NAME:VERSION, or leave it out")
+    return text
 
 
 def _pair(text: str) -> tuple[str, str]:
