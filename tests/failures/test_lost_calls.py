@@ -170,3 +170,48 @@ def test_the_others_that_read_the_record_are_called_with_it(console: Console, ho
     [letter] = map(json.loads, console.here("consume", "bank", "dead").out.splitlines())
     assert reason in str(letter["headers"])
     assert "ends_too at payments-" in console.said("run")
+
+
+TWO = """
+import asyncio
+import os
+import time
+
+from orchestrator import App
+
+app = App("bank", partitions=1, on_error="dead")
+payments = app.topic("payments", key=str, value=int)
+refunds = app.topic("refunds", key=str, value=int)
+receipts = app.topic("receipts", key=str, value=int)
+refunded = app.topic("refunded", key=str, value=int)
+dead = app.topic("dead", key=str, value=int)
+
+
+@app.processor(payments, receipts)
+def settle(payment, receipts):
+    time.sleep(0.005)
+    receipts.send(payment.key, payment.value)
+
+
+@app.processor(refunds, refunded)
+async def refund(payment, refunded):
+    await asyncio.sleep(0.1)
+    if payment.value == 2:
+        {end}
+    refunded.send(payment.key, payment.value)
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["os._exit(3)", "await asyncio.to_thread(os._exit, 3)"], ids=["itself", "a thread of it"]
+)
+def test_a_call_that_waits_is_found_beside_the_records_of_another_task(console: Console, end: str) -> None:
+    """The others' calls, which did not wait, took its note: it was not found, or they were left out for it."""
+    console.write("bank.py", TWO.format(end=end))
+    for topic, count in (("refunds", 5), ("payments", 1_500)):
+        rows = "\n".join(json.dumps({"key": "k", "value": n}) for n in range(count))
+        assert console.here("produce", "bank:app", topic, stdin=rows).code == 0
+    console.run(*FAST, instances=1)
+    console.until("all of them", lambda: len(values(console, "receipts")) + len(values(console, "refunded")) >= 1_504)
+    assert (values(console, "dead"), values(console, "refunded")) == ([2], [0, 1, 3, 4])
+    assert values(console, "receipts") == [*range(1_500)]

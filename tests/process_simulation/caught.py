@@ -46,7 +46,7 @@ CAUGHT_BY: dict[str, int] = {
     "what_is_called_again_is_not_put_back": 0,
     "never_careful": 0,
     "a_blamed_record_is_called_again": 2,
-    "a_killed_process_blames_its_call": 75,
+    "a_killed_process_blames_its_call": 5,
     "a_batch_blames_its_last_record": 92,
     "nobody_watches_calls": 3,
     "nobody_keeps_the_connection_alive": 3,

@@ -146,7 +146,7 @@ class RecordLoop:
         """Whether a record waits, and its call may begin. A run that was given up may have a successor by now."""
         waits = run.process is not None and len(run.merger) > 0 and not self._heads.waits(run)
         goes_on = waits and self.machine.processes(run.id) and not self.rests.rests(run)
-        return goes_on and not self._caution.commits_first(run)
+        return goes_on and not self._caution.commits_first(run) and self._careful not in self._calls
 
     def _undo_calls(self) -> None:
         for run, calls in self._calls.items():
@@ -247,7 +247,7 @@ class RecordLoop:
             return
         if self.commit is not None:
             await asyncio.wait([self.commit])
-            if run.process is not process or not self.machine.processes(run.id):
+            if run.process is not process or not self._may_call(run):
                 return
         turn = self._take(run, process)
         clock, self._turn_under_way = self._worker.surroundings.clock, turn
@@ -298,8 +298,10 @@ class RecordLoop:
     def _begin_calls(self, run: TaskRun) -> None:
         if self._caution.is_careful(run.scope):
             if self._calls:
-                return  # one call at a time, so that the note names the one that ends the process
+                return  # no other call, sync or async, beside it: the note names the one that ends the process
             self._careful = run
+        elif self._careful is run:
+            self._careful = None
         self._event(cm.CallsBegan(run.id))
         self._calls[run] = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
 
