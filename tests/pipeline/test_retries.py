@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -280,3 +281,51 @@ def test_a_join_beside_batches_is_retried_as_often_as_alone(kind: str, batches: 
         assert driver.items(out) == [("a", "pair"), ("c", "pair")]
     assert calls["b"] >= 3
     assert calls["d"] == 3
+
+
+class Ends:
+    """A function of a batch that fails for a 1; it may be called so often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, values: Sequence[int]) -> None:
+        self.calls += 1
+        if self.calls > 50:
+            pytest.fail("it is called for ever")
+        if 1 in values:
+            raise ValueError("a one")
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_batch_before_a_record_that_cannot_be_read_is_retried_as_often_as_alone(columns: bool) -> None:
+    """The stop made it forget how often the batch had failed, and the batch was called before the stop counted."""
+    app, ends = App("x", partitions=1), Ends()
+    source = app.topic("in", key=str, value=int)
+
+    @app.processor(source, batch=not columns, columns=columns, retries=1, backoff=0.001)  # type: ignore[call-overload]
+    def add(batch: Any) -> None:
+        ends(batch.table["value"].to_pylist() if columns else [record.value for record in batch])
+
+    with Driver(app) as driver, pytest.raises(ProcessorFailed, match="a one"), driver.together():
+        driver.send(source, "k", 1)
+        driver.send_bytes(source, b"k", b"bad")
+
+
+def test_a_batch_before_a_record_that_stops_another_processor_is_retried_as_often_as_alone() -> None:
+    app, ends = App("x", partitions=1), Ends()
+    one, other = (app.topic(name, key=str, value=int) for name in ("one", "other"))
+    table = app.table("t", key=str, value=int)
+
+    @app.processor(other, table)
+    def stops(record: Any, t: Any) -> None:
+        raise KeyError("stop")
+
+    @app.processor(one, table, batch=True, retries=1, backoff=0.001, on_error="skip")
+    def add(batch: Any, t: Any) -> None:
+        ends([record.value for record in batch])
+
+    with Driver(app) as driver, pytest.raises(ProcessorFailed, match="stop"), driver.together():
+        driver.send(one, "k", 1)
+        driver.send(other, "k", 2)
+    assert ends.calls <= 3
