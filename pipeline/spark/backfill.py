@@ -11,10 +11,10 @@ a re-key topic is its end when the backfill starts.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from pipeline.loading import load
 from pipeline.spark import half_made, kept_work
 from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.engine import Engine, checked_history, notes_of
-from pipeline.spark.final_records import Part, final_values, outputs
+from pipeline.spark.final_records import Part, final_values, keep_outputs, outputs
 from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, Computed, History, Inputs, Say, followed
 from pipeline.spark.moment import first_begins, sources
 from pipeline.spark.remarks import remarks
@@ -223,7 +223,7 @@ class Run:
         else:
             self._say(f"the log has {counted(entries, 'entry')} of tables, and the outputs")
         try:
-            _keep_outputs(computed, self._snapshot)
+            keep_outputs(computed, self._snapshot)
             if not self._only:
                 await asyncio.to_thread(self._publish, computed)
         except OSError as error:
@@ -256,6 +256,11 @@ class Run:
             )
         except LeaseLost:
             self._keep = False
+            raise
+        except asyncio.CancelledError:
+            if self._only:
+                with suppress(StateError):  # kept where that is not known
+                    self._keep = bool(await self._log.positions(application, self._positions))
             raise
         if not seeded:
             self._keep = False
@@ -408,12 +413,3 @@ def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> Non
 
 
 # ---------------------------------------------------------------- after
-
-
-def _keep_outputs(computed: Computed, snapshot: Path) -> None:
-    """Outputs stay beside the snapshot, for queries."""
-    for topic in computed.sums("outputs"):
-        folder = snapshot / "outputs" / topic
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in computed.outputs(topic):
-            os.replace(path, folder / f"{path.parent.parent.name}.parquet")  # noqa: PTH105

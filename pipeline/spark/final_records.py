@@ -7,6 +7,7 @@ executors.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -71,3 +72,12 @@ def in_parts(made: Iterable[NewRecord]) -> Iterator[Sequence[NewRecord]]:
             held, size = [], 0
     if held:
         yield held
+
+
+def keep_outputs(computed: Computed, snapshot: Path) -> None:
+    """Outputs stay beside the snapshot, for queries."""
+    for topic in computed.sums("outputs"):
+        folder = snapshot / "outputs" / topic
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in computed.outputs(topic):
+            os.replace(path, folder / f"{path.parent.parent.name}.parquet")  # noqa: PTH105
