@@ -78,9 +78,8 @@ class Tries:
         count = self._failed.get(call, 0) + 1
         is_retry, chosen = in_call and count <= step.retries, step.policy.of(error)
         if not is_retry and chosen == STOP:
-            self._failed.pop(
-                call, None
-            )  # not what others have counted: batches before it are called once more, and fail or end
+            # Others keep what they have counted: batches before it are called once more before the stop counts.
+            self._failed.pop(call, None)
             return count
         self._failed[call] = count
         if not is_retry and chosen != WAIT:
