@@ -37,7 +37,7 @@ def report(error: Exception) -> int:
     if is_unwritable(error):
         assert isinstance(error, OSError)
         return fail(
-            f"{error.strerror}; the answer cannot be written; make room where it goes, and look what is done before it is run again",
+            f"{error.strerror}; the answer cannot be written; make room where it goes, and check what was done before you run it again",
             1,
         )
     what = f"{type(error).__name__}: {error}"

@@ -380,11 +380,11 @@ class TaskProcess:
         return Item(record, raw, topic, self._stream_time_ms)
 
     def anew(self, item: Item) -> Item:
-        """The same record for another call."""
+        """Returns the same record for a further call, without what an earlier one has changed in place."""
         return self._sources[item.topic].anew(item, self.partition)
 
     def _own(self, source: Source, step: Step, item: Item) -> Item:
-        """For this step alone."""
+        """Returns the record as this step is given it."""
         return item if step is source.first else source.anew(item, self.partition)
 
     def call(self, step: Step, item: Item, into: Effects | Lane | None = None) -> None:

@@ -63,7 +63,7 @@ async def replay(store: Store, fetched: Fetched) -> int:
 
 
 def misplaced(stamp: Mapping[str, str], number: int) -> str | None:
-    """Why a store is not of this partition of its changelog, or None where it is, or does not say."""
+    """Returns why a store is not of this partition of its changelog; None where it is, or where its stamp names none."""
     known = stamp.get(PARTITION)
     if known in (None, str(number)):
         return None

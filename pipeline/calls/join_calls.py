@@ -14,9 +14,8 @@ from pipeline.calls.call import refuse_awaitable, without_waiting
 from pipeline.calls.passing import Passing
 from pipeline.calls.plain_calls import FAILURES, Progress
 from pipeline.calls.steps import CallRecord, Item, Step, TimedStep
-from pipeline.calls.task_sources import Source
+from pipeline.calls.task_sources import Source, is_fixed
 from pipeline.records import TICK, RawRecord, Record
-from pipeline.tables.table import IMMUTABLE
 from pipeline.tables.view import TableView
 from pipeline.time.join_view import LEFT, RIGHT, Entry, JoinView, Pair, pair_facts
 from pipeline.time.position import BEFORE_DUE
@@ -134,7 +133,7 @@ class JoinCalls:
     def _match(self, side: int, record: Record[Any, Any], raw: RawRecord, matches: Sequence[Entry]) -> None:
         view, key = self._view, raw.key or b""
         for nth, entry in enumerate(matches):
-            if nth and not (type(record.value) in IMMUTABLE and type(record.key) in IMMUTABLE):
+            if nth and not is_fixed(record):
                 record = self._of[record.topic][0].record(record.topic, raw, record.partition)
             other = view.record(1 - side, key, entry)
             self._call(record, raw, (record, other) if side == LEFT else (other, record), entry[0])

@@ -44,7 +44,7 @@ class Host(Protocol):
         """A call, sync or async. Raises CallAgain, ProcessorFailed."""
 
     def anew(self, item: Item) -> Item:
-        """A record of a topic for another call: what one of before has changed in place is not to be seen."""
+        """Returns a record of a topic for a further call, without what an earlier one has changed in place."""
 
 
 class TooManyDue(PipelineError):

@@ -37,7 +37,7 @@ class Source:
         return [*self.steps, *self.batch_steps] or self.readers
 
     def record(self, topic: str, raw: RawRecord, partition: int) -> Record[Any, Any]:
-        """Decoded. Raises what a codec raises."""
+        """Returns the record decoded. Raises what a codec raises."""
         key, value = raw.key, raw.value
         return Record(
             None if key is None else self.key_codec.decode(key),
@@ -50,19 +50,24 @@ class Source:
         )
 
     def anew(self, item: Item, partition: int) -> Item:
-        """For another call: what one of before has changed in place is not to be seen."""
-        if type(item.record.value) in IMMUTABLE and type(item.record.key) in IMMUTABLE:
+        """Returns the record for a further call, decoded again where an earlier call may have changed it in place."""
+        if is_fixed(item.record):
             return item
         return msgspec.structs.replace(item, record=self.record(item.topic, item.raw, partition))
 
     @property
     def first(self) -> Step:
-        """The step that a record is decoded for; the others get it anew."""
+        """The step that a record is decoded for; it is decoded again for the others."""
         return (self.steps or self.batch_steps)[0]
 
     def too_far(self, raw: RawRecord, stream_ms: int) -> TooFarAhead | None:
         """What is wrong with the time of a record; None where nothing is."""
         return None if self.max_ahead_ms is None else too_far_ahead(raw, stream_ms, self.max_ahead_ms)
+
+
+def is_fixed(record: Record[Any, Any]) -> bool:
+    """Returns whether nothing of a record can change in place."""
+    return type(record.value) in IMMUTABLE and type(record.key) in IMMUTABLE
 
 
 def sources_of(app: App, steps: Sequence[Step], tables: Mapping[str, TableView[Any, Any]]) -> dict[str, Source]:

@@ -137,7 +137,7 @@ class TimedView(TableView[K, V]):
         return {"start-ms": argument.start_ms, "end-ms": argument.end_ms} if isinstance(argument, ClosedWindow) else {}
 
     def argument_anew(self, due: DueCall) -> Any:
-        """For another function of the same due thing: what one of before has changed in place is not to be seen."""
+        """Returns the argument for a further function of the same due call, without what an earlier one has changed in place."""
         if not isinstance(due.argument, ClosedWindow):
             return due.argument
         return msgspec.structs.replace(due.argument, value=self.spec.decode_value(due.value or b""))

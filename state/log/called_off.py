@@ -20,7 +20,8 @@ class _CalledOff(Exception):
 
 
 async def unless_cancelled(write: Callable[[Parts], Coroutine[Any, Any, T]], parts: Parts) -> T:
-    """A write of parts in one transaction. Cancelled, it is undone where it has not read them all. Raises what it raises."""
+    """Returns what `write`, one transaction of these parts, returns. Cancelled, it is undone where it has not read them all. Raises
+    what it raises."""
     called_off = False
 
     def given() -> Iterator[Mapping[Partition, Sequence[NewRecord]]]:
@@ -39,8 +40,8 @@ async def unless_cancelled(write: Callable[[Parts], Coroutine[Any, Any, T]], par
 
 
 async def to_its_end(work: Coroutine[Any, Any, T], call_off: Callable[[], None] = lambda: None) -> T:
-    """A coroutine that is not cancelled with its caller; `call_off` is called then. Raises CancelledError where it fails after that,
-    else what it raises."""
+    """Returns the result of a coroutine that is not cancelled with its caller; `call_off` is called then. Raises CancelledError where it
+    fails after that, else what it raises."""
     running = asyncio.create_task(work)
     try:
         return await asyncio.shield(running)

@@ -171,5 +171,5 @@ def test_a_pipe_with_a_name_is_no_file(console: Console) -> None:
     os.mkfifo(console.folder / "pipe.jsonl")
     done = console.here("produce", "bank:app", "payments", "--file", "pipe.jsonl")
     assert (done.code, done.out) == (2, "")
-    assert "pipe.jsonl is no plain file, and can be read once alone; give it on standard input" in done.err
+    assert "pipe.jsonl is a pipe or a device, and can be read only once; give it on standard input" in done.err
     assert not (console.folder / ".orchestrator/bank.db").exists()

@@ -189,7 +189,7 @@ dead = app.topic("dead", key=str, value=int)
 
 @app.processor(payments, receipts)
 def settle(payment, receipts):
-    time.sleep(0.005)
+    time.sleep(0.005)  # so that its records wait as long as the other task's calls do
     receipts.send(payment.key, payment.value)
 
 

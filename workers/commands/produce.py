@@ -118,7 +118,7 @@ async def _produce(
 ) -> bool:
     """Whether the file was known: some of it had been written before."""
     if file is not None and (path := Path(file)).exists() and not (path.is_file() or path.is_dir()):
-        raise WrongUse(f"{file} is no plain file, and can be read once alone; give it on standard input, < {file}")
+        raise WrongUse(f"{file} is a pipe or a device, and can be read only once; give it on standard input, < {file}")
     log = await open_log(url, create=True)
     try:
         say = partial(print, file=sys.stderr, flush=True)
