@@ -156,7 +156,7 @@ class CallLost(PipelineError):
 
 
 class CallCancelled(PipelineError):
-    """An async call ended itself by a cancellation that nobody outside asked for."""
+    """A call ended by a cancellation that nobody outside asked for: of what it waited for."""
 
 
 class DecodingFailed(ProcessorFailed):

@@ -160,7 +160,9 @@ def _run(name: str, folder: Path, importing: Callable[[], ModuleType]) -> Module
         raise LoadError(
             f'{name} ends the program when it is imported; put what runs below if __name__ == "__main__":'
         ) from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         problem = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
         raise LoadError(f"{name} cannot be imported: {problem}", user_frames(error)) from error
 
@@ -184,7 +186,9 @@ def _called(factory: Any, shown: str) -> Any:
         if error.code == TERMINATED:
             raise
         raise LoadError(f"{shown} ends the program; let it return the App") from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         problem = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
         raise LoadError(f"{shown} raised {problem}", user_frames(error)) from error
 

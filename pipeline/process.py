@@ -25,7 +25,7 @@ from pipeline.calls.overlap import More
 from pipeline.calls.passing import passing_of
 from pipeline.calls.plain_awaits import PlainAwaits, plain_awaits
 from pipeline.calls.plain_batches import plain_batch
-from pipeline.calls.plain_calls import FAILURES, plain_calls
+from pipeline.calls.plain_calls import plain_calls
 from pipeline.calls.retries import CallAgain, Waiting
 from pipeline.calls.steps import Arrived, Item, Step, count_of, steps_of
 from pipeline.calls.task_sources import Source, sources_of
@@ -78,8 +78,8 @@ class TaskProcess:
         self._unit = unit_of(app, subtopology)
         units = self._unit != CALL
         self._effects = Effects(self._tables, partitions, units=units, stream_time_ms=self._stream_time_ms)
-        self._on_error = FailedCalls(self.task, partition, partitions, self._effects)
-        self._batches = Batches(self.task, self._effects, self._on_error, self._unit, self.anew)
+        self.on_error = FailedCalls(self.task, partition, partitions, self._effects)
+        self._batches = Batches(self.task, self._effects, self.on_error, self._unit, self.anew)
 
         def made(tables: Mapping[str, TableView[Any, Any]], outputs: Outputs) -> dict[str, Step]:
             return steps_of(app, subtopology, partition, self._partitions, resources, max_call_s, tables, outputs)
@@ -88,13 +88,13 @@ class TaskProcess:
         self._steps = [steps[name] for name in subtopology.processors]
         self._batch_steps = [step for step in self._steps if step.processor.batch]
         self._sources = sources_of(app, self._steps, self._tables)
-        self.answering = Answering(self._steps, self._sources, self._on_error, self._effects, self._unit)
-        self._passing = passing_of(self, self._effects, self._on_error, position, self._tables, self._steps, partition)
+        self.answering = Answering(self._steps, self._sources, self.on_error, self._effects, self._unit)
+        self._passing = passing_of(self, self._effects, self.on_error, position, self._tables, self._steps, partition)
         self.due_calls = None if self._passing is None else self._passing.due_calls
         self._is_limited = any(source.max_ahead_ms is not None for source in self._sources.values())
         self.keeps_time = any(app.tables[name].keeps_time for name in subtopology.tables)
         self.keeps_order = self.keeps_time or any(source.tables for source in self._sources.values())
-        plain = (self._steps, self._sources, self._unit, partition, self._on_error)
+        plain = (self._steps, self._sources, self._unit, partition, self.on_error)
         self._plain = plain_calls(*plain) or plain_awaits(*plain)
         self._plain_batch = plain_batch(*plain)
         self.takes_columns = self._passing is None and getattr(self._plain_batch, "takes_columns", False)
@@ -106,7 +106,7 @@ class TaskProcess:
             topics = {topic: self.answering.processors_of(topic) for topic in self._sources}
             keys = {name: routed(app, subtopology, app.tables[name]) for name in self._tables}
             self._at_once = AtOnce(
-                self, self._effects, self._on_error.tries, self._unit, topics, self._steps, keys, made, rests=rests
+                self, self._effects, self.on_error.tries, self._unit, topics, self._steps, keys, made, rests=rests
             )
 
     @property
@@ -121,7 +121,7 @@ class TaskProcess:
 
     def counts_are(self, partitions: Mapping[str, int]) -> None:
         """Topics have grown: what is sent from now on goes by these counts."""
-        self._partitions = self._on_error.partitions = self._effects.partitions = partitions
+        self._partitions = self.on_error.partitions = self._effects.partitions = partitions
         lanes = self._at_once.lanes if self._at_once is not None else ()
         for step in [*self._steps, *(step for lane in lanes for step in lane.steps.values())]:
             for sink in step.sinks:
@@ -201,7 +201,7 @@ class TaskProcess:
         self.again = again
         self.waiting = again.waiting if again is not None else None
         if again is None:
-            self._on_error.tries.clear()
+            self.on_error.tries.clear()
 
     def left(self, records: Sequence[tuple[str, RawRecord]]) -> list[tuple[str, RawRecord]]:
         """Those of the latest run's records that are not completed, where `again` is set."""
@@ -396,10 +396,10 @@ class TaskProcess:
                     result = step.function(item.record, *step.arguments)
                     if result is not None:
                         refuse_awaitable(step.name, result)
-        except FAILURES as error:
+        except step.failures as error:
             if error is step.fault:
                 raise
-            self._on_error.failed(step, item.topic, item.raw, error, into)
+            self.on_error.failed(step, item.topic, item.raw, error, into)
 
     async def make(self, step: Step, item: Item) -> None:
         if step.is_async:
@@ -411,7 +411,7 @@ class TaskProcess:
         try:
             with step.open(item.raw.timestamp_ms, item.stream_ms, (item.raw.key,)):
                 await in_time(step, item.record)
-        except FAILURES as error:
+        except step.failures as error:
             if error is step.fault:
                 raise
-            self._on_error.failed(step, item.topic, item.raw, error, into)
+            self.on_error.failed(step, item.topic, item.raw, error, into)

@@ -93,6 +93,7 @@ MAY_USE = {
     "orchestrator/testing.py": {"importlib"},  # names what it re-exports as text
     "orchestrator/spark.py": {"importlib"},  # the same
     "pipeline/calls/call.py": {"asyncio"},  # awaits user code
+    "pipeline/calls/call_failures.py": {"asyncio"},  # the class of a cancellation alone
     "pipeline/calls/timeouts.py": {"asyncio"},  # ends calls of user code
     "pipeline/driver.py": {"asyncio"},  # awaits user code
     "pipeline/calls/overlap.py": {"asyncio"},  # awaits user code

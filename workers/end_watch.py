@@ -34,10 +34,22 @@ def wake_no_more() -> None:
     signal.set_wakeup_fd(-1)
 
 
-def failure_of(tasks: Iterable[asyncio.Task[None]]) -> BaseException | None:
-    """The first error with which one of these tasks has ended."""
-    errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
-    return next((error for error in errors if error is not None), None)
+class Cancelled(Exception):
+    """A task of this process was cancelled that has to go on: by none of us, so by what it called."""
+
+
+def failure_of(tasks: Iterable[asyncio.Task[None]], *, go_on: bool = False) -> BaseException | None:
+    """The first error with which one of these tasks has ended. Where they were to `go_on`, a cancellation is one: taken for an
+    end in order, it would end the process without a word."""
+    for task in tasks:
+        if not task.done():
+            continue
+        if task.cancelled():
+            if go_on:
+                return Cancelled(f"{task.get_name()!r} was cancelled by what it called, as by a codec of the app")
+        elif (error := task.exception()) is not None:
+            return error
+    return None
 
 
 def end_within(limit_s: float, code: int) -> Callable[[], None]:

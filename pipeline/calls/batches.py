@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pipeline.calls.call import CALL, RUN, in_time, newest, refuse_awaitable
 from pipeline.calls.effects import Effects
 from pipeline.calls.failed_calls import FailedCalls, Into
-from pipeline.calls.plain_calls import FAILURES
 from pipeline.calls.steps import Arrived, Item, Step
 from pipeline.definitions.error_policy import STOP, WAIT
 from pipeline.errors import PipelineError
@@ -67,9 +66,10 @@ class Batches:
                     result = step.function(step.batch(items), *step.arguments)
                     if result is not None:
                         refuse_awaitable(step.name, result)
-        except FAILURES as error:
+        except step.failures as error:
             if error is step.fault:
                 raise
+            self._on_error.refuse_undone(step, error)
             if len(items) > 1 and step.policy.of(error) != WAIT:
                 return False
             self._on_error.failed(step, items[0].topic, items[0].raw, error)

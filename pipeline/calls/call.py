@@ -12,9 +12,10 @@ from collections.abc import Coroutine, Generator, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
+from pipeline.calls.call_failures import of_cancelled
 from pipeline.calls.steps import Item, Step
 from pipeline.calls.timeouts import Countdown
-from pipeline.errors import CallCancelled, DefinitionError, PipelineError
+from pipeline.errors import DefinitionError, PipelineError
 
 if TYPE_CHECKING:
     from pipeline.app import App
@@ -70,17 +71,13 @@ async def in_time(step: Step, argument: Any) -> None:
         raise failure from error
 
 
-def cancelled_itself(name: str, error: BaseException) -> CallCancelled | None:
+def cancelled_itself(name: str, error: BaseException) -> BaseException | None:
     """What a call failed with that awaited something cancelled, with the frames of the user's code. None where `error` is
     no cancellation, or somebody has cancelled the asyncio task that calls."""
     task = asyncio.current_task()
     if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling() > 0:
         return None
-    found = CallCancelled(
-        f"what {name} awaited was cancelled, and the call was not; catch asyncio.CancelledError where it awaits it"
-    )
-    found.__cause__ = error
-    return found.with_traceback(error.__traceback__)
+    return of_cancelled(name, error, awaits=True)
 
 
 async def counted(name: str, countdown: Countdown, call: CoroutineType[Any, Any, Any]) -> None:

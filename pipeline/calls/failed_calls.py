@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from pipeline.calls.call_failures import of_cancelled, undone
 from pipeline.calls.effects import Effects, LeftOut
 from pipeline.calls.lanes import Outputs
 from pipeline.calls.retries import Tries
@@ -32,6 +33,7 @@ class FailedCalls:
 
     def __init__(self, task: str, partition: int, partitions: Mapping[str, int], effects: Effects) -> None:
         self.tries = Tries()
+        self.are_undone = False  # the calls of the run that is being cancelled
         self.partitions = partitions
         self._task = task
         self._partition = partition
@@ -47,9 +49,18 @@ class FailedCalls:
         *,
         decoding: bool = False,
     ) -> None:
-        """A call has failed. Raises CallAgain where it is made again, ProcessorFailed where its processor stops."""
+        """A call has failed. Raises CallAgain where it is made again, ProcessorFailed where its processor stops, CancelledError where
+        the run is undone."""
+        self.refuse_undone(step, error)
+        error = of_cancelled(step.name, error, awaits=step.is_async)
         count = self.tries.failed(step, topic, self._partition, raw, error, in_call=not decoding)
         self.leave(step, topic, raw, error, into, tries=count, decoding=decoding)
+
+    def refuse_undone(self, step: Step, error: BaseException) -> None:
+        """Raises CancelledError where the calls of the run are undone: a client's error for a cancellation of ours is no failure
+        of the record, which is read again."""
+        if self.are_undone:
+            raise undone(step.name) from error
 
     def leave_all(self, steps: Iterable[Step], topic: str, raw: RawRecord, error: Exception, *, whole: bool) -> None:
         """The policies of all steps of a record decide, together unless each is `whole`. Raises ProcessorFailed where one of

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from pipeline.calls.call_failures import FAILURES_OR_CANCELLED
 from pipeline.calls.effects import Effects
 from pipeline.calls.steps import CallRecord, Item, Shown, count_of
 from pipeline.calls.table_joins import JoinFailed, Rows, raw_of
@@ -151,7 +152,7 @@ class LeftSide:
         try:
             key = self._join.key(value)
             return None if key is None else self._join.right.spec.encode_key(key)
-        except Exception as error:
+        except FAILURES_OR_CANCELLED as error:
             raise JoinFailed from error
 
     def _left(self, change: RowChange, item: Item | None) -> Record[Any, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.calls.call import refuse_awaitable, without_waiting
 from pipeline.calls.passing import Passing
-from pipeline.calls.plain_calls import FAILURES, Progress
+from pipeline.calls.plain_calls import Progress
 from pipeline.calls.steps import CallRecord, Item, Step, TimedStep
 from pipeline.calls.task_sources import Source, is_fixed
 from pipeline.records import TICK, RawRecord, Record
@@ -160,7 +160,7 @@ class JoinCalls:
             if result is not None:
                 refuse_awaitable(step.name, result)
             step.keep(stream_ms)
-        except FAILURES as error:
+        except step.failures as error:
             step.forget()
             if error is step.fault:
                 raise

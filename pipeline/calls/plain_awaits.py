@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.calls.call import CALL, cancelled_itself, counted, ended
 from pipeline.calls.failed_calls import FailedCalls
-from pipeline.calls.plain_calls import FAILURES, PlainCalls, Progress
+from pipeline.calls.plain_calls import PlainCalls, Progress
 from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.records import RawRecord, Record
@@ -105,7 +105,7 @@ class PlainAwaits(PlainCalls):
         step = self._step
         error = ended(step.name, step.countdown, error)
         step.forget()
-        failure = error if isinstance(error, FAILURES) else cancelled_itself(step.name, error)
+        failure = error if isinstance(error, step.failures) else cancelled_itself(step.name, error)
         if failure is None or failure is step.fault:
             raise error
         self._on_error.failed(step, topic, raw, failure)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.calls.batch import Batch
 from pipeline.calls.call import CALL, DONE, FAILED, UNREADABLE, refuse_awaitable
 from pipeline.calls.failed_calls import FailedCalls
-from pipeline.calls.plain_calls import FAILURES, Progress
+from pipeline.calls.plain_calls import Progress
 from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.definitions.error_policy import WAIT
@@ -77,7 +77,7 @@ class PlainBatch:
                 result = step.function(Batch(made, step.looked_at) if step.sinks else made, *step.arguments)
                 if result is not None:
                     refuse_awaitable(step.name, result)
-        except FAILURES as error:
+        except step.failures as error:
             if error is step.fault:
                 raise
             if len(records) > 1 and step.policy.of(error) != WAIT:

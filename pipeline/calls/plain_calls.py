@@ -17,9 +17,6 @@ from pipeline.records import RawRecord, Record
 from pipeline.tables.view import TableView
 from pipeline.values.codecs import SAME_BYTES, Codec, as_it_came, quick_decode
 
-# What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
-FAILURES = (Exception, SystemExit)
-
 
 class Progress(Protocol):
     """How many records of the run are completed; read by the watch of long calls."""
@@ -104,7 +101,7 @@ class PlainCalls:
                             refuse_awaitable(step.name, result)
                         if keep_one is None or not keep_one(stream_ms):
                             keep(stream_ms)
-                    except FAILURES as error:
+                    except step.failures as error:
                         step.forget()
                         if error is step.fault:
                             raise

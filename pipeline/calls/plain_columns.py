@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.calls.call import CALL, DONE, FAILED, UNREADABLE, refuse_awaitable
 from pipeline.calls.failed_calls import FailedCalls
-from pipeline.calls.plain_calls import FAILURES, Progress
+from pipeline.calls.plain_calls import Progress
 from pipeline.columns.arguments import ColumnArguments
 from pipeline.columns.raw import RawColumns, in_columns
 from pipeline.definitions.error_policy import WAIT
@@ -63,7 +63,7 @@ class PlainColumns:
                 result = step.function(columns, *step.arguments)
                 if result is not None:
                     refuse_awaitable(step.name, result)
-        except FAILURES as error:
+        except step.failures as error:
             if error is step.fault:
                 raise
             if len(raw) > 1 and step.policy.of(error) != WAIT:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from pipeline.calls.batch import Batch
+from pipeline.calls.call_failures import FAILURES, FAILURES_OR_CANCELLED
 from pipeline.calls.timeouts import Countdown
 from pipeline.columns.public import Columns
 from pipeline.definitions.definition import Resource, Stored, Topic
@@ -95,6 +96,7 @@ class Step:
         self.function: Callable[..., Any] = processor.function
         self.policy = policy
         self.is_async = processor.is_async
+        self.failures = FAILURES if processor.is_async else FAILURES_OR_CANCELLED
         self.beside_others = processor.is_async  # or another one of its task is, whose calls have the same tables
         self.countdown = None if processor.timeout_s is None else Countdown(processor.timeout_s)
         self.retries = processor.retries

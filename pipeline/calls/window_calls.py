@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.calls.call import refuse_awaitable, without_waiting
 from pipeline.calls.join_calls import JoinCalls, join_calls
 from pipeline.calls.passing import Passing
-from pipeline.calls.plain_calls import FAILURES, Progress
+from pipeline.calls.plain_calls import Progress
 from pipeline.calls.steps import Item, Step, TimedStep
 from pipeline.calls.task_sources import Source
 from pipeline.records import TICK, RawRecord, Record
@@ -76,7 +76,7 @@ class WindowCalls:
                             if result is not None:
                                 refuse_awaitable(step.name, result)
                             keep(position.reached[0])
-                        except FAILURES as error:
+                        except step.failures as error:
                             self._failed(topic, raw, error)
                         if sends and passing.effects.outputs:
                             passing.effects.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,3 +62,44 @@ def test_an_owner_in_a_long_call_keeps_its_tasks_and_says_which_call(console: Co
     console.until("no call that lasts", lambda: notices() == "")
     after = {task["id"]: task["epoch"] for task in console.here("status", "bank", "--json").json["tasks"]}
     assert after == before, "no task was fenced or moved for it"
+
+
+WAITS = """
+import asyncio
+from pathlib import Path
+
+from orchestrator import App, Record, Sink
+from workers.worker import record_loop
+
+record_loop.CALL_END_S = 0.2  # a call that lasts is undone so long after a stop
+app = App("bank", partitions=1, on_error="skip")
+payments = app.topic("payments", key=str, value=int)
+receipts = app.topic("receipts", key=str, value=int)
+
+
+@app.processor(payments, receipts)
+async def settle(payment: Record[str, int], receipts: Sink[str, int]) -> None:
+    if payment.value == 7 and not Path("service").exists():
+        Path("asked").touch()
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:  # as clients do that have errors of their own
+            raise ConnectionError("the request was given up") from None
+    receipts.send(payment.key, payment.value)
+"""
+
+
+def test_a_call_that_makes_an_error_of_its_cancellation_is_undone_at_a_stop(console: Console) -> None:
+    """The error was left to on_error, and the record was not read again: lost at each stop in order."""
+    console.write("bank.py", WAITS)
+    fleet = console.run(*FAST, instances=1)
+    rows = "\n".join(json.dumps({"key": f"k{n}", "value": n}) for n in range(20))
+    assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0
+    console.until("the call to wait", (console.folder / "asked").exists)
+    fleet.send_signal(signal.SIGTERM)
+    assert console.end(fleet) == 0
+    assert "left" not in console.said("run"), console.said("run")
+    (console.folder / "service").touch()
+    console.run(*FAST, instances=1)
+    console.until("all receipts", lambda: len(receipts(console)) >= 20)
+    assert receipts(console) == list(range(20))

@@ -103,6 +103,32 @@ def test_an_async_call_that_ends_itself_in_an_odd_way_is_left_to_its_policy(cons
     assert values(console, "receipts") == [n for n in range(40) if n != 17] and values(console, "dead") == [17]
 
 
+CODEC = """
+
+class Odd:
+    def encode(self, value: int) -> bytes:
+        return b"%d" % value
+
+    def decode(self, data: bytes) -> int:
+        if data == b"17":
+            raise asyncio.CancelledError
+        return int(data)
+
+"""
+
+
+def test_a_codec_that_raises_what_ends_a_worker_is_left_to_the_policy(console: Console) -> None:
+    """The worker took a cancellation for its own end: the fleet ended with 0, without a line."""
+    app = APP.format(policy='"dead"', end="pass").replace("import ctypes", "import asyncio\nimport ctypes")
+    console.write("bank.py", app.replace("\napp = ", CODEC + "\napp = ", 1).replace("value=int)", "value=Odd())", 1))
+    fleet = console.run(*FAST, instances=1)
+    produce(console)
+    console.until("the dead letter", lambda: len(values(console, "dead")) >= 1)
+    console.until("all others", lambda: values(console, "receipts") == [n for n in range(40) if n != 17])
+    assert "was cancelled by what it called" in console.said("run")
+    assert fleet.poll() is None
+
+
 def test_a_crash_beside_a_thread_that_lasts_is_a_crash(console: Console) -> None:
     """Its process is ended from within, a while later, and with the code that it was to end with. That while is a second here:
     every crash takes it, and the record is found by the second one."""

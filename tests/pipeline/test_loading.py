@@ -108,6 +108,8 @@ def test_errors_of_the_users_module_show_their_frames(folder: Path) -> None:
     for text, told in (
         ("import nothing_of_the_sort", "broken imports nothing_of_the_sort, which is not installed"),
         ("def f():\n    return 1 / 0\nf()", "broken cannot be imported: ZeroDivisionError: division by zero"),
+        ("raise GeneratorExit", "broken cannot be imported: GeneratorExit"),
+        ("def f(): raise BaseException('odd')\nf()", "broken cannot be imported: BaseException: odd"),
         ("x = (", "broken cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)"),
         (
             BANK + "\n@app.processor(payments)\ndef swapped(payment, other): ...",

@@ -29,7 +29,7 @@ from workers.worker.idle import Idle
 from workers.worker.left_out import LeftOutLines
 from workers.worker.ports import RecordPort
 from workers.worker.rests import Rests
-from workers.worker.turns import adapted, died, in_turn
+from workers.worker.turns import adapted, died, in_turn, undo
 from workers.worker.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
@@ -88,7 +88,7 @@ class RecordLoop:
             self.unreadable.forget(partition)
             self._reader.drop(partition)
         if (calls := self._calls.pop(run, None)) is not None:
-            calls.cancel()
+            undo(run, calls)
         self.rests.forget(run)
         if run.process is not None:
             self._event(cm.Lost(run.id))
@@ -151,7 +151,7 @@ class RecordLoop:
     def _undo_calls(self) -> None:
         for run, calls in self._calls.items():
             log.warning("%s: a call lasts; it is undone, and its record is read again by the next owner", run.id)
-            calls.cancel()
+            undo(run, calls)
 
     async def _fetch(self) -> bool:
         """Read what there is for the tasks that have little left; wait where nothing can be processed. Returns whether a record can."""

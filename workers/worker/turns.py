@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from pipeline.process import TaskProcess
 from workers.calls.call_watch import TURN_S
 
 T = TypeVar("T")
+
+
+class Runs(Protocol):
+    """A task, as far as its calls go."""
+
+    process: TaskProcess | None
 
 
 def in_turn(runs: list[T], last: T | None) -> list[T]:
@@ -24,6 +31,14 @@ def died(calls: Mapping[T, asyncio.Task[None]]) -> list[tuple[T, BaseException |
     """Of the calls under way those that have ended without a word: cancelled before they began (None), or by what user code
     raised that is no Exception."""
     return [(whose, None if one.cancelled() else one.exception()) for whose, one in calls.items() if one.done()]
+
+
+def undo(run: Runs, calls: asyncio.Task[None]) -> None:
+    """Ends the calls of a task for good, also those whose functions, or clients that they await, make another error of a
+    cancellation."""
+    if run.process is not None:
+        run.process.on_error.are_undone = True
+    calls.cancel()
 
 
 def adapted(records: int, took_s: float, most: int) -> int:

@@ -124,6 +124,7 @@ class Worker:
         ]
         stop = asyncio.create_task(self.stopping.wait(), name="stop")
         await asyncio.wait([*loops, stop], return_when=asyncio.FIRST_COMPLETED)
+        self.failure = self.failure or failure_of(loops, go_on=True)
         self.stopping.set()
         await self._stop_records()
         self.failure = self.failure or failure_of(loops)
