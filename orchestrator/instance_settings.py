@@ -33,6 +33,7 @@ from orchestrator.setting import (
 from orchestrator.weights import parse_given
 
 PORT_MAX = 65_535
+ZONE_MAX = 200
 LEVELS, DEFAULT_LEVEL = ("DEBUG", "INFO", "WARNING", "ERROR"), "WARNING"
 FOREIGN_PARTS = ("aiokafka", "asyncio")  # loggers of libraries
 LOG_PARTS = (
@@ -78,6 +79,13 @@ def port_or_0(text: str) -> int:
     return found
 
 
+def zone_name(text: str) -> str:
+    """A zone. Raises WrongUse."""
+    if not text.strip() or not text.isprintable() or len(text) > ZONE_MAX:
+        raise WrongUse(f"{text[:40]!r} is no zone; write up to {ZONE_MAX} characters that can be shown")
+    return text.strip()
+
+
 def level(text: str) -> str:
     """A log level, or some with commas between: `INFO`, `WARNING,stores=DEBUG`, `candidate=INFO`. Raises WrongUse."""
     found: dict[str, str] = {}
@@ -105,7 +113,8 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     workers: Annotated[int, row("workers", "worker processes an instance", whole_number)] = 1
     zone: Annotated[
-        str, row("zone", "where an instance is: standbys are kept in other zones than their task", need=STANDBYS)
+        str,
+        row("zone", "where an instance is: standbys are kept in other zones than their task", zone_name, need=STANDBYS),
     ] = ""
     capacity: Annotated[int, row("capacity", "how much each worker takes, relative to other workers", whole_number)] = 1
     commit_ms: Annotated[int, row("commit-interval", "time between commits", some_time)] = 100

@@ -28,6 +28,8 @@ def parse_given(text: str) -> tuple[tuple[str, int], ...]:
         if name in found:
             raise WrongUse(f"'{word}': {name} has a weight already; write each once")
         found[name] = int(weight)
+    if not found:
+        raise WrongUse(f"'{text[:40]}' gives no weight; write 0_3=4 for a task, 1=2 for all tasks of subtopology 1")
     return tuple(found.items())
 
 

@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from orchestrator.errors import RefusedBySafety
+from orchestrator.errors import OrchestratorError, RefusedBySafety
 from state.errors import LogUnavailable
 from state.log.base import BASE, Base, encode
 from state.log.group_store import OwnerRecord
+from state.log.memory import MemoryLog
 from state.log.protocol import FOR_EVER, GroupLog, NewRecord, Partition, Retention, TaskCommit, TopicSpec
 from tests.contracts.logs import PLACES, KafkaPlace, Place, read_all
 from workers.commands.log_copy_plan import planned
@@ -24,6 +25,7 @@ from workers.commands.produce_input import UNFINISHED
 from workers.errors import AppRefused
 from workers.fleet.held_lease import Held
 from workers.instance.ledger import SETTINGS, kept_settings
+from workers.log.copying import append_missing
 from workers.log.produced import PROGRESS
 from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, REPARTITIONED, refuse_half_done
 from workers.tasks import halts
@@ -380,3 +382,15 @@ async def test_one_that_ended_before_a_topic_had_its_retention_goes_on(
     await copied(source, target)
     await same(source, target)
     await asyncio.gather(first.close(), second.close())
+
+
+async def test_a_record_that_the_target_does_not_take_names_its_topic_and_what_to_do() -> None:
+    """The line said that nothing was written, of a copy that had written all before it."""
+    source, target, one = MemoryLog(), MemoryLog(max_message_bytes=500), Partition("in", 0)
+    for log in (source, target):
+        await log.create_topic(TopicSpec("in", 1))
+    await source.append({one: [NewRecord(b"k", b"v" * 1_000, 1)]})
+    with pytest.raises(
+        OrchestratorError, match=r"^in-0 cannot be copied: .*change that setting of the topic on the target"
+    ):
+        await append_missing(source, target, one)

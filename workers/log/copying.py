@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from hashlib import blake2b
 
-from orchestrator.errors import RefusedBySafety
+from orchestrator.errors import OrchestratorError, RefusedBySafety
+from state.errors import UnfitRecord
 from state.log.batches import decode
 from state.log.protocol import Log, NewRecord, Partition, StoredRecord
 
@@ -55,7 +56,13 @@ class _Writing:
 
     async def end(self) -> None:
         if self._chunk:
-            await self._log.append({self._partition: self._chunk})
+            try:
+                await self._log.append({self._partition: self._chunk})
+            except UnfitRecord as error:
+                raise OrchestratorError(
+                    f"{self._partition} cannot be copied: {error.what}. What was copied before it stays: change that setting of "
+                    "the topic on the target, and run the same command again"
+                ) from None
         self.written += len(self._chunk)
         self._chunk = []
 
