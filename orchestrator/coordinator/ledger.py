@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from orchestrator.errors import OrchestratorError
+from orchestrator.group.scale_down import ScaleDowns
 from orchestrator.model import Owner, TaskId
 
 
@@ -38,8 +39,7 @@ class Ledger(Protocol):
     async def put_generation(self, generation: int, members: frozenset[str]) -> None:
         """Raises NotCoordinator."""
 
-    async def operations(self) -> Sequence[Mapping[str, object]]:
-        """The scale-downs that run, as written down."""
+    async def scale_downs(self) -> ScaleDowns: ...
 
     async def settings(self) -> Mapping[str, str]:
         """The settings that were set for the group while it ran, as text by name."""
@@ -48,4 +48,7 @@ class Ledger(Protocol):
         """Raises NotCoordinator."""
 
     async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None:
-        """Raises NotCoordinator."""
+        """Those that run. Raises NotCoordinator."""
+
+    async def put_leavers(self, leavers: Mapping[str, str]) -> None:
+        """Those of scale-downs that are over. Raises NotCoordinator."""

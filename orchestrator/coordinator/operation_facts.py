@@ -31,6 +31,14 @@ def operation_facts(
     }
 
 
+def left_by(facts: Mapping[str, Any], before: Mapping[str, str], group: GroupState) -> dict[str, str]:
+    """The incarnations that the log is to have of instances that left, now that the scale-down of `facts` is over: one of them that
+    comes back late leaves, whoever coordinates then. `before`: those that it has. What was taken back the group has forgotten."""
+    known = group.leavers
+    left = {instance: known[instance] for instance in map(str, facts["leaving"]) if known.get(instance)}
+    return {instance: one for instance, one in {**before, **left}.items() if known.get(instance) == one}
+
+
 def resumed(facts: Mapping[str, Any], wall_ms: int) -> ev.Leaving:
     """The scale-down under a new coordinator, which began at `wall_ms`."""
     deadline = facts.get("deadline_wall_ms")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.clocks import monotonic_ms, wall_ms
@@ -22,7 +22,7 @@ from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
 from orchestrator.coordinator.ledger import Ledger, NotCoordinator
 from orchestrator.coordinator.listener import Peer
 from orchestrator.coordinator.moves import reasons
-from orchestrator.coordinator.operation_facts import resumed
+from orchestrator.coordinator.operation_facts import left_by, resumed
 from orchestrator.coordinator.rates import Rates
 from orchestrator.coordinator.requests import Handler, Request, Requests
 from orchestrator.coordinator.services import Services
@@ -82,6 +82,7 @@ class Coordinator:
         self.requested: dict[str, Mapping[str, Any]] = {}  # the last scale-downs, by what their clients call them
         self.operations_lock = asyncio.Lock()  # held from the choice of leavers until they are marked
         self._operations: dict[str, Mapping[str, object]] = {}  # those that run, as the log has them
+        self._leavers: Mapping[str, str] = {}  # of those that are over, as the log has them
         self.scale_since = 0  # hand-overs before the last scale-down under this coordinator
         self.plans: dict[str, Any] = {}  # shown and not yet applied
         self._peers: dict[int, Peer] = {}
@@ -114,6 +115,8 @@ class Coordinator:
         self.live = await self.ledger.settings()
         self.settings = overlaid(self.configured, self.live)
         generation, members = await self.ledger.generation()
+        kept = await self.ledger.scale_downs()
+        self._leavers = kept.leavers
         self.group = Group(
             self.settings,
             self.tasks,
@@ -125,8 +128,9 @@ class Coordinator:
             former=self.former,
             before=members,
             started_with=self.started_with,
+            leavers=kept.leavers,
         )
-        await self._resume_operations()
+        self._resume_operations(kept.run)
         self._started.set()
         try:
             async with asyncio.TaskGroup() as group:
@@ -155,8 +159,8 @@ class Coordinator:
         self._sender.close()
         await asyncio.gather(*(peer.connection.close() for peer in list(self._peers.values())))
 
-    async def _resume_operations(self) -> None:
-        for facts in await self.ledger.operations():
+    def _resume_operations(self, operations: Sequence[Mapping[str, object]]) -> None:
+        for facts in operations:
             self._operations[str(facts["id"])] = facts
             self._remember(facts)
             self.event(resumed(facts, self.wall_ms()))
@@ -191,7 +195,10 @@ class Coordinator:
     async def _forget_operation(self, operation: str) -> None:
         async with self.operations_lock:
             again = operation in self.group.operations  # taken back, and asked for once more meanwhile
-            if not again and self._operations.pop(operation, None) is not None:
+            if not again and (facts := self._operations.pop(operation, None)) is not None:
+                if (leavers := left_by(facts, self._leavers, self.group)) != self._leavers:
+                    await self.ledger.put_leavers(leavers)
+                    self._leavers = leavers
                 await self.ledger.put_operations([*self._operations.values()])
 
     # ---- the core

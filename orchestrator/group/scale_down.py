@@ -7,7 +7,8 @@ for so long that the scale-down ended without it leaves when it comes back. Call
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from orchestrator.group import changes as ch
 from orchestrator.group import events as ev
@@ -15,6 +16,13 @@ from orchestrator.group import fencing
 from orchestrator.group.members import Member
 from orchestrator.group.state import GroupState, Operation
 from orchestrator.names import natural
+
+
+class ScaleDowns(NamedTuple):
+    """As a log keeps them: those that `run`, as written down, and the last incarnation of each instance that left by one that is over."""
+
+    run: Sequence[Mapping[str, object]] = ()
+    leavers: Mapping[str, str] = {}
 
 
 def mark(group: GroupState, event: ev.Leaving) -> ch.Decisions:

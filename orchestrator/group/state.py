@@ -85,6 +85,7 @@ class GroupState:
         former: str = "",
         before: Iterable[str] = (),
         started_with: int = 0,
+        leavers: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
         self.term = term
@@ -116,8 +117,9 @@ class GroupState:
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, HandOver] = {}
         self.operations: dict[str, Operation] = {}  # scale-downs that run; an instance leaves while one names it
-        # The last incarnation of each instance that was to leave, also once it is gone.
-        self.leavers: dict[str, str] = {}
+        self.leavers = dict(
+            leavers or {}
+        )  # the last incarnation of each instance that was to leave, also once it is gone
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
         self.started_ms = self.last_step_ms = now_ms
         self.first_join_ms: int | None = None

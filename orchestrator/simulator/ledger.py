@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.group.events import Leaving
+from orchestrator.group.scale_down import ScaleDowns
 from orchestrator.model import Owner, TaskId
 
 
@@ -116,10 +117,12 @@ class KeptLedger:
 
     async def put_generation(self, generation: int, members: frozenset[str]) -> None: ...
 
-    async def operations(self) -> Sequence[Mapping[str, object]]:
-        return []
+    async def scale_downs(self) -> ScaleDowns:
+        return ScaleDowns()
 
     async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None: ...
+
+    async def put_leavers(self, leavers: Mapping[str, str]) -> None: ...
 
     async def settings(self) -> Mapping[str, str]:
         return {}

@@ -463,9 +463,15 @@ def test_a_leaver_that_stands_still_while_its_scale_down_ends_leaves_when_it_goe
     assert [console.balance(name) for name in people] == ["2\n"] * len(people)
 
 
-def test_a_leaver_that_is_killed_after_its_scale_down_ended_leaves(console: Console) -> None:
+def term(console: Console) -> int:
+    found = console.here("status", "bank", "--json")
+    return int(found.json["coordinator"]["term"]) if found.code == 0 else 0
+
+
+@pytest.mark.parametrize("coordinator_goes", [False, True])
+def test_a_leaver_that_is_killed_after_its_scale_down_ended_leaves(console: Console, coordinator_goes: bool) -> None:
     """It stands still, and its user ends it by force. Its fleet starts it again, as any that crashed: it stayed. Meanwhile a scale-up
-    counted it as one that runs."""
+    counted it as one that runs. The next coordinator has it from the log."""
     console.run(*FAST, instances=2)
     assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0
     host = console.here("status", "bank", "--json").json["coordinator"]["instance"]
@@ -476,6 +482,10 @@ def test_a_leaver_that_is_killed_after_its_scale_down_ended_leaves(console: Cons
     assert console.here("scale-down", "bank", "--instances", other, "--wait").code == 0
     added = console.here("scale-up", "bank", "--to", "2", "--wait", "--json")
     assert (added.code, added.json["from"], added.json["added"]) == (0, 1, ["i3"])
+    if coordinator_goes:
+        before = term(console)
+        os.kill(instance_pid(console, host), signal.SIGKILL)
+        console.until("another coordinator", lambda: term(console) > before)
     for pid in halted:
         os.kill(pid, signal.SIGKILL)
     console.until("it to be started again", lambda: instance_pid(console, other) != halted[0])

@@ -13,6 +13,7 @@ from orchestrator.coordinator.connection import Connection
 from orchestrator.coordinator.requests import ScaleDownRequest, StatusRequest
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
+from orchestrator.group.scale_down import ScaleDowns
 from orchestrator.model import Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
 from tests.group.coordinators import CREDENTIALS, ask, joined, listening
@@ -28,8 +29,8 @@ class Kept(KeptLedger):
         super().__init__([])
         self.rows = rows
 
-    async def operations(self) -> Sequence[Mapping[str, object]]:
-        return [*self.rows]
+    async def scale_downs(self) -> ScaleDowns:
+        return ScaleDowns([*self.rows])
 
     async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None:
         self.rows[:] = facts

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
+from orchestrator.group.scale_down import ScaleDowns
 from orchestrator.group.state import LONG_ASSIGNMENT
 from orchestrator.model import Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
@@ -46,8 +46,8 @@ async def test_a_large_group_is_placed_beside_other_requests() -> None:
 class WithOperation(KeptLedger):
     """A ledger that knows of a scale-down, by a coordinator that is gone."""
 
-    async def operations(self) -> Sequence[Mapping[str, object]]:
-        return [{"id": "op-1", "leaving": ["I9"], "deadline_wall_ms": None}]
+    async def scale_downs(self) -> ScaleDowns:
+        return ScaleDowns([{"id": "op-1", "leaving": ["I9"], "deadline_wall_ms": None}])
 
 
 async def test_a_coordinator_that_takes_up_a_scale_down_places_a_large_group() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.coordinator.operation_facts import operation_facts, resumed
+from orchestrator.coordinator.operation_facts import left_by, operation_facts, resumed
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group
 from orchestrator.model import Assignment, JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
@@ -81,3 +81,26 @@ def test_the_next_coordinator_knows_it_though_it_never_joined_there() -> None:
     life.hear(ev.Joined(1, join_request("S1", "one"), MemberStatus(active={TaskId(0, 0): 1}, term=1)))
     assert LEFT in life.silent()
     assert life.back("two").leaving
+
+
+def over(life: Life, before: dict[str, str]) -> dict[str, str]:
+    """What the log is to have of leavers once the scale-down is over."""
+    return left_by({"leaving": ["S2"]}, before, life.group)
+
+
+@pytest.mark.parametrize(("incarnation", "leaves"), [("two", True), ("three", False)])
+def test_the_next_coordinator_knows_it_also_once_its_scale_down_is_over(incarnation: str, leaves: bool) -> None:
+    life = Life()
+    life.silent()
+    kept = over(life, {"S9": "an older one's"})
+    assert kept == {"S2": "two"}, "what the group has forgotten goes"
+    life.group = Group(SETTINGS, [Task(TaskId(0, 0))], term=2, leavers=kept)
+    life.hear(ev.Joined(1, join_request("S1", "one"), MemberStatus(term=1)))
+    sent = life.back(incarnation)
+    assert (sent.leaving, sent.shutdown) == (leaves, leaves)
+
+
+def test_what_was_taken_back_is_not_kept() -> None:
+    life = Life()
+    life.hear(ev.UndoLeaving())
+    assert over(life, {"S2": "two"}) == {}

@@ -18,16 +18,20 @@ async def test_one_is_written_as_ever_and_several_are_read_again() -> None:
     lease = await log.acquire("app", "i1", "", None)
     assert lease is not None
     ledger = LogLedger(log, lease)
-    assert await ledger.operations() == []
+    assert await ledger.scale_downs() == ((), {})
     one, two, three = operation("i2"), operation("i3"), operation("i4")
     await ledger.put_operations([one])
     found = await log.metadata("app", OPERATION, "scale-down")
     assert found is not None and json.loads(found) == one
-    assert await ledger.operations() == [one]
+    assert await ledger.scale_downs() == ([one], {})
     await ledger.put_operations([one, two, three])
-    assert await ledger.operations() == [one, two, three]
+    assert await ledger.scale_downs() == ([one, two, three], {})
+    await ledger.put_leavers({"i2": "a"})
+    assert await LogLedger(log, lease).scale_downs() == ([one, two, three], {"i2": "a"})
     await ledger.put_operations([])
-    assert await ledger.operations() == []
+    assert await ledger.scale_downs() == ((), {"i2": "a"})
+    await ledger.put_leavers({})
+    assert await log.metadata_of("app", OPERATION) == {}
 
 
 async def test_the_members_of_the_last_generation_are_kept_beside_its_number() -> None:

@@ -22,7 +22,7 @@ from orchestrator.errors import RefusedBySafety
 from state import private
 from state.errors import DirectoryUnusable
 from state.log.group_store import GroupStore, MetadataKind
-from workers.instance.ledger import is_given_back, kept_operations
+from workers.instance.ledger import is_given_back, kept_scale_downs
 
 FLEET, NAMED = MetadataKind("fleet"), MetadataKind("named")
 FRESH_MS = 10_000  # a note from elsewhere that is younger may be of a process that has not joined yet
@@ -75,7 +75,7 @@ async def names_taken(log: GroupStore, application: str) -> set[str]:
     """Returns the names of instances that run by themselves, and of those that a scale-down has leave which a fleet before this one did
     not see to its end: under such a name a new instance would be sent away at once."""
     leaving: set[str] = set()
-    for operation in await kept_operations(log, application):
+    for operation in (await kept_scale_downs(log, application)).run:
         until_ms = operation.get("deadline_wall_ms")
         if until_ms is None or int(str(until_ms)) > wall_ms() or operation.get("force"):
             leaving.update(map(str, cast(Sequence[object], operation["leaving"])))

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from orchestrator.coordinator.ledger import NotCoordinator
+from orchestrator.group.scale_down import ScaleDowns
 from orchestrator.model import Owner, TaskId
 from state.errors import LeaseLost
 from state.log.group_store import GroupStore, Lease, MetadataKind, OwnerRecord
@@ -17,7 +18,7 @@ from state.log.protocol import GroupLog
 OPERATION, GENERATION = (MetadataKind(name, under_lease=True) for name in ("operation", "generation"))
 SETTINGS = MetadataKind("settings", under_lease=True)
 LEASE, GIVEN_BACK = MetadataKind("lease", under_lease=True), "given back"
-MEMBERS = "members"
+MEMBERS, LEAVERS = "members", "leavers"
 
 
 async def is_given_back(store: GroupStore, lease: Lease | None) -> bool:
@@ -38,13 +39,14 @@ async def kept_settings(store: GroupStore, application: str) -> dict[str, str]:
     return found
 
 
-async def kept_operations(store: GroupStore, application: str) -> Sequence[Mapping[str, object]]:
-    """The scale-downs that run, as they were written down."""
-    found = await store.metadata(application, OPERATION, "scale-down")
-    if not found:
-        return []
+async def kept_scale_downs(store: GroupStore, application: str) -> ScaleDowns:
+    """As they were written down."""
+    kept = await store.metadata_of(application, OPERATION)
+    leavers = json.loads(kept.get(LEAVERS, b"{}"))
+    if not (found := kept.get("scale-down")):
+        return ScaleDowns((), leavers)
     first = json.loads(found)
-    return [first, *first.pop("beside", ())]
+    return ScaleDowns([first, *first.pop("beside", ())], leavers)
 
 
 class LogLedger:
@@ -94,13 +96,17 @@ class LogLedger:
             self._members = members
         await self._put(GENERATION, GENERATION.name, b"%d" % generation)
 
-    async def operations(self) -> Sequence[Mapping[str, object]]:
-        return await kept_operations(self._log, self._lease.application)
+    async def scale_downs(self) -> ScaleDowns:
+        return await kept_scale_downs(self._log, self._lease.application)
 
     async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None:
         # One alone is written as ever: versions that know of one at a time go on with the first.
         first = {**facts[0], "beside": facts[1:]} if len(facts) > 1 else facts[0] if facts else None
         await self._put(OPERATION, "scale-down", None if first is None else json.dumps(first).encode())
+
+    async def put_leavers(self, leavers: Mapping[str, str]) -> None:
+        # A row of its own: versions that know of none read those that run alone.
+        await self._put(OPERATION, LEAVERS, json.dumps(dict(leavers)).encode() if leavers else None)
 
     async def settings(self) -> Mapping[str, str]:
         return await kept_settings(self._log, self._lease.application)
