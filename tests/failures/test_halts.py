@@ -140,7 +140,13 @@ def test_resume_tries_the_record_again(console: Console) -> None:
     console.until("a halted task", lambda: bool(halted(console)))
     [task] = halted(console)
     console.write("repaired", "")
-    assert console.here("resume", "bank", task["id"]).code == 0
+    parent = pid_of(console, task["active"])
+    [worker] = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+    os.kill(worker, signal.SIGSTOP)  # so that it sees neither alone
+    assert "goes on behind" in console.here("resume", "bank", task["id"], "--skip").out
+    done = console.here("resume", "bank", task["id"])
+    os.kill(worker, signal.SIGCONT)
+    assert done.code == 0 and "; it was to go on without it, which is taken back\n" in done.out, done
     console.until("all receipts", lambda: receipts(console) == list(range(40)))
     console.until("the end of the halt", lambda: not halted(console))  # a heartbeat later
 

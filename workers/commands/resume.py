@@ -50,7 +50,8 @@ async def _resume(args: Any) -> str:
         if not await halts.take_back(log, application, task, seen, skip=skip):
             raise RefusedBySafety(f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`")
         how = "with" if not skip else "without" if halt.is_due else "behind"
-        return f"{task} goes on {how} {halt.record}"
+        instead = "; it was to go on without it, which is taken back" if halt.skip and not skip else ""
+        return f"{task} goes on {how} {halt.record}{instead}"
 
 
 async def _not_halted(log: GroupLog, application: str, task: str) -> str:
