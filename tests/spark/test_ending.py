@@ -55,7 +55,7 @@ entry()
 
 
 @pytest.mark.long  # for two starts of Spark each; `test_what_fails_while_it_ends_is_not_printed` has the same line without
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), pytest.param("SIGINT", 130, marks=pytest.mark.long)])
 def test_a_repartition_that_is_stopped_between_its_moves(console: Console, name: str, code: int) -> None:
     """The app is refused from then on, and nothing said that the same command goes on."""
     console.write("payments.jsonl", '{"key": "k", "value": {"account": "k", "amount": 1}, "timestamp_ms": 1}\n')

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.console import Console
+from tests.often import often
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
@@ -44,7 +45,7 @@ def test_spark_is_killed(on_spark: Console) -> None:
     on_spark.nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", often((signal.SIGINT, signal.SIGTERM), signal.SIGTERM))
 def test_a_signal_while_spark_starts(on_spark: Console, number: int) -> None:
     fleet = on_spark.start("run", "bank:app", "--on", "spark", name="run")
     on_spark.until("Spark", lambda: folders(on_spark) and len(on_spark.processes()) > 1)
