@@ -15,9 +15,11 @@ SLICES, SLICE_S = 8, 1.0  # a timeout counts down in so many slices at least, of
 class Countdown:
     """Cancels the task of a call after `seconds` in which this process ran. It counts down in slices, each when a timer
     fires: of the time for which the process stands still (SIGSTOP, a paused container) at most one slice counts. The timer
-    is the call's own where the timeout is short; a long one has one timer for all calls of its step until the last slice."""
+    is the call's own where the timeout is short; a long one has one timer for all calls of its step until the last slice.
+    A call that goes on all the same is cancelled again after as long."""
 
     __slots__ = (
+        "_cancelled",
         "_cancelling",
         "_counted",
         "_its_loop",
@@ -46,7 +48,8 @@ class Countdown:
         self._counted = self._seen = 0.0  # of which call, by when it began; until when
         self._task: asyncio.Task[Any] | None = None  # in which the calls are made
         self._its_loop: asyncio.AbstractEventLoop | None = None
-        self._cancelling = 0
+        self._cancelling = 0  # how often its task was cancelled before
+        self._cancelled = 0  # by this one, of the call under way
         self.watched: asyncio.AbstractEventLoop | None = None  # of the timer for all calls, where it is set
         self._timer: asyncio.TimerHandle | None = None  # the call's own
         self.is_over = False  # the time of the call under way
@@ -84,7 +87,10 @@ class Countdown:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return was_cancelled and self._task is not None and self._task.uncancel() <= self._cancelling
+        if not was_cancelled or self._task is None:
+            return False
+        cancelled, self._cancelled = self._cancelled, 0
+        return min(self._task.uncancel() for _ in range(cancelled)) <= self._cancelling
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         if self.watched is not loop:
@@ -96,7 +102,7 @@ class Countdown:
         if self._counted != self.begun:
             self._left, self._seen = self.seconds, self.begun
             self._counted = self.begun
-        if self._timer is None and not self.is_over:
+        if self._timer is None:
             self._tick(loop)
         loop.call_later(SLICE_S, self._look, loop)
 
@@ -106,7 +112,8 @@ class Countdown:
         self._left -= min(self._slice, now - self._seen)
         self._seen, self._timer = now, None
         if self._left <= 0 and self._task is not None:
-            self.is_over = True
+            self.is_over, self._left = True, self.seconds
+            self._cancelled += 1
             self._task.cancel()
-        elif self._left <= self._slice or not self.is_long:
+        if self._left <= self._slice or not self.is_long:
             self._timer = loop.call_later(min(self._slice, self._left), self._tick, loop)

@@ -4,6 +4,7 @@ to the second, whatever the calls before it took; a cancellation that a call too
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -103,6 +104,30 @@ def test_a_call_that_takes_the_end_of_its_time_for_its_own_leaves_nothing_behind
         assert task is not None
         assert task.cancelling() == 0
         await asyncio.sleep(seconds * 3)
+
+    lived(work())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("seconds", [SHORT, LONG])
+def test_a_call_that_goes_on_after_its_time_is_cancelled_again(seconds: float, times: int) -> None:
+    """It was cancelled once: a loop around what fails kept its task for ever."""
+
+    async def call(value: int) -> None:
+        for _ in range(times * (value == 1)):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        if value:
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        process, counted = task_of(call, seconds)
+        began, task = asyncio.get_running_loop().time(), asyncio.current_task()
+        assert await process.run_async(records(3)) == 3
+        assert counted() == [0]
+        took = asyncio.get_running_loop().time() - began
+        assert (2 + times) * seconds <= took <= (2 + times) * seconds + 3, "again after as long"
+        assert task is not None and task.cancelling() == 0
 
     lived(work())
 
