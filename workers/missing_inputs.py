@@ -18,6 +18,7 @@ from orchestrator.errors import WrongUse
 from pipeline.errors import PipelineError
 from state.log.protocol import GroupLog
 from workers.prepare import DESCRIPTION, NUMBERING, Prepared, prepare
+from workers.renamed_tables import what_begins_empty
 
 if TYPE_CHECKING:
     from pipeline.app import App
@@ -30,11 +31,11 @@ _DIGITS, _SEPARATORS = re.compile(r"\d+"), re.compile(r"[._-]+")
 async def prepare_and_say(
     log: GroupLog, app: App, url: str, say: Callable[[str], object], written: str = ""
 ) -> Prepared:
-    """`prepare`, and what `what_is_made` has to be said; raises what both do."""
-    made = await what_is_made(log, app, url, written)
+    """`prepare`, and what `what_is_made` and `what_begins_empty` have to be said; raises what they do."""
+    lines = [await what_is_made(log, app, url, written), *await what_begins_empty(log, app)]
     prepared = await prepare(log, app)
-    if made:
-        say(made)
+    for line in filter(None, lines):
+        say(line)
     return prepared
 
 

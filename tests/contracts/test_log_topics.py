@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import pytest
@@ -81,6 +82,18 @@ async def test_the_same_number_is_nothing_to_do_and_fewer_are_refused(log: Group
     with pytest.raises(UnknownTopic, match="no topic nowhere"):
         await log.grow_topic("nowhere", 3)
     assert await log.topics(["payments"]) == before
+
+
+async def test_of_several_who_grow_a_topic_at_once_all_are_told_alike(log: GroupLog) -> None:
+    """On Kafka the one who came too late had the broker's words, and another exit code."""
+    for most in (6, 9, 12):
+        asked = (most, most - 1, most, most - 2)
+        answers = await asyncio.gather(*(log.grow_topic("payments", one) for one in asked), return_exceptions=True)
+        for wanted, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, BaseException):
+                assert isinstance(answer, TopicMismatch) and wanted < most, answer
+                assert "a partition is never taken away" in str(answer)
+        assert (await log.topics(["payments"]))["payments"].partitions == most
 
 
 @pytest.mark.parametrize("spec", [TopicSpec("x", 0), TopicSpec("", 1), TopicSpec("x", 1, "compacted")])

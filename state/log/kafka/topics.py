@@ -298,11 +298,14 @@ class Topics:
         return found
 
     async def grow(self, name: str, partitions: int) -> TopicInfo:
-        found = checks.growth((await self.infos([name])).get(name), name, partitions)
-        if found.partitions == partitions:
+        if (found := checks.growth((await self.infos([name])).get(name), name, partitions)).partitions == partitions:
             return found
         request = CreatePartitionsRequest_v1([(self.names.inside(name), (partitions, None))], _TIMEOUT_MS, False)
-        await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors, rights.ALTER)
+        try:
+            await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors, rights.ALTER)
+        except KafkaRefused:  # by another that has grown it since it was looked at
+            if checks.growth((await self.infos([name])).get(name), name, partitions).partitions != partitions:
+                raise
         return await self._shown(name, partitions)
 
     async def set_retention(self, name: str, retention: Retention) -> TopicInfo:
