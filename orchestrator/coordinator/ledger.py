@@ -39,7 +39,8 @@ class Ledger(Protocol):
     async def put_generation(self, generation: int, members: frozenset[str]) -> None:
         """Raises NotCoordinator."""
 
-    async def scale_downs(self) -> ScaleDowns: ...
+    async def scale_downs(self) -> ScaleDowns:
+        """Those that run, and who left, as written down."""
 
     async def settings(self) -> Mapping[str, str]:
         """The settings that were set for the group while it ran, as text by name."""

@@ -117,9 +117,8 @@ class GroupState:
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, HandOver] = {}
         self.operations: dict[str, Operation] = {}  # scale-downs that run; an instance leaves while one names it
-        self.leavers = dict(
-            leavers or {}
-        )  # the last incarnation of each instance that was to leave, also once it is gone
+        # The last incarnation of each instance that was to leave, also once it is gone.
+        self.leavers = dict(leavers or {})
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
         self.started_ms = self.last_step_ms = now_ms
         self.first_join_ms: int | None = None
