@@ -411,6 +411,7 @@ class TaskProcess:
         try:
             with step.open(item.raw.timestamp_ms, item.stream_ms, (item.raw.key,)):
                 await in_time(step, item.record)
+                self.on_error.refuse_undone(step)
         except step.failures as error:
             if error is step.fault:
                 raise

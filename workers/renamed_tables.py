@@ -23,7 +23,9 @@ async def what_begins_empty(log: GroupLog, app: App) -> list[str]:
     `prepare`, which describes this version."""
     described = await log.metadata(app.id, DESCRIPTION, "app")
     before = json.loads(described).get("tables", {}) if described else {}
-    new = {name: facts for name, facts in app.describe()["tables"].items() if name not in before} if before else {}
+    described_now = app.describe()["tables"] if before else {}
+    of_topics = {name for name, table in app.tables.items() if table.source is not None}  # filled from their topics
+    new = {name: facts for name, facts in described_now.items() if name not in before and name not in of_topics}
     lines = []
     for name, facts in sorted(new.items()):
         gone = [one for one, old in sorted(before.items()) if one not in app.tables and _types(old) == _types(facts)]

@@ -6,7 +6,7 @@ that is missing has its default. Written by admin.py, read by shell.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.clocks import monotonic_ms
@@ -31,12 +31,18 @@ def operation_facts(
     }
 
 
-def left_by(facts: Mapping[str, Any], before: Mapping[str, str], group: GroupState) -> dict[str, str]:
+def left_by(facts: Mapping[str, Any], before: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """The incarnations that the log is to have of instances that left, now that the scale-down of `facts` is over: one of them that
-    comes back late leaves, whoever coordinates then. `before`: those that it has. What was taken back the group has forgotten."""
-    known = group.leavers
+    comes back late leaves, whoever coordinates then. `before`: those that it has; `known`: those of the group, which has forgotten
+    what was taken back."""
     left = {instance: known[instance] for instance in map(str, facts["leaving"]) if known.get(instance)}
     return {instance: one for instance, one in {**before, **left}.items() if known.get(instance) == one}
+
+
+def taken_back(operations: Iterable[Mapping[str, Any]], before: Mapping[str, str]) -> dict[str, str]:
+    """The same where these scale-downs are about to be taken back: who is named by one stays, whatever ended before."""
+    named = {str(instance) for facts in operations for instance in facts["leaving"]}
+    return {instance: one for instance, one in before.items() if instance not in named}
 
 
 def resumed(facts: Mapping[str, Any], wall_ms: int) -> ev.Leaving:

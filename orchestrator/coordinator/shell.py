@@ -22,7 +22,7 @@ from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
 from orchestrator.coordinator.ledger import Ledger, NotCoordinator
 from orchestrator.coordinator.listener import Peer
 from orchestrator.coordinator.moves import reasons
-from orchestrator.coordinator.operation_facts import left_by, resumed
+from orchestrator.coordinator.operation_facts import left_by, resumed, taken_back
 from orchestrator.coordinator.rates import Rates
 from orchestrator.coordinator.requests import Handler, Request, Requests
 from orchestrator.coordinator.services import Services
@@ -180,7 +180,13 @@ class Coordinator:
 
     async def forget_operations(self) -> None:
         """Has the log know that all are about to be taken back. Under the lock. Raises NotCoordinator."""
+        await self._put_leavers(taken_back(self._operations.values(), self._leavers))
         await self._put_operations({})
+
+    async def _put_leavers(self, leavers: Mapping[str, str]) -> None:
+        if leavers != self._leavers:
+            await self.ledger.put_leavers(leavers)
+            self._leavers = leavers
 
     async def _put_operations(self, operations: dict[str, Mapping[str, object]]) -> None:
         """Raises NotCoordinator, which ends the term at once: the loops, whose writes would be refused as well, may wait for a
@@ -196,9 +202,7 @@ class Coordinator:
         async with self.operations_lock:
             again = operation in self.group.operations  # taken back, and asked for once more meanwhile
             if not again and (facts := self._operations.pop(operation, None)) is not None:
-                if (leavers := left_by(facts, self._leavers, self.group)) != self._leavers:
-                    await self.ledger.put_leavers(leavers)
-                    self._leavers = leavers
+                await self._put_leavers(left_by(facts, self._leavers, self.group.leavers))
                 await self.ledger.put_operations([*self._operations.values()])
 
     # ---- the core

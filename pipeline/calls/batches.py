@@ -62,6 +62,7 @@ class Batches:
             with step.open(newest(items), items[-1].stream_ms, {item.raw.key for item in items}):
                 if step.is_async:
                     await in_time(step, step.batch(items))
+                    self._on_error.refuse_undone(step)
                 else:
                     result = step.function(step.batch(items), *step.arguments)
                     if result is not None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from pipeline.calls.call_failures import of_cancelled
+from pipeline.calls.call_failures import FAILURES, of_cancelled
 from pipeline.calls.steps import Item, Step
 from pipeline.calls.timeouts import Countdown
 from pipeline.errors import DefinitionError, PipelineError
@@ -59,23 +59,42 @@ def without_waiting(run: Coroutine[Any, Any, int]) -> int:
 
 async def in_time(step: Step, argument: Any) -> None:
     """Awaits the user's function, for at most its timeout, which is set where it waits at all. Raises TimeoutError, CallCancelled."""
+    before = cancellations()()
     try:
         call = step.function(argument, *step.arguments)
         if step.countdown is None or not isinstance(call, CoroutineType):
             await call
-            return
-        await counted(step.name, step.countdown, call)
+        else:
+            await counted(step.name, step.countdown, call)
     except asyncio.CancelledError as error:
-        if (failure := cancelled_itself(step.name, error)) is None:
+        if (failure := cancelled_itself(step.name, error, before)) is None:
             raise
+        let_off(before)
         raise failure from error
+    except FAILURES:
+        let_off(before)
+        raise
+    let_off(before)
 
 
-def cancelled_itself(name: str, error: BaseException) -> BaseException | None:
-    """What a call failed with that awaited something cancelled, with the frames of the user's code. None where `error` is
-    no cancellation, or somebody has cancelled the asyncio task that calls."""
+def cancellations() -> Callable[[], int]:
+    """Returns what counts how often the asyncio task that calls has been cancelled, and not been let off."""
     task = asyncio.current_task()
-    if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling() > 0:
+    return int if task is None else task.cancelling
+
+
+def let_off(before: int) -> None:
+    """A call has ended, and what it was cancelled for with it: a TaskGroup that failed in it leaves its own count behind (CPython 3.11),
+    by which a later call would be taken for one that is cancelled from outside."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling() > before:
+        task.uncancel()
+
+
+def cancelled_itself(name: str, error: BaseException, before: int) -> BaseException | None:
+    """What a call failed with that awaited something cancelled, with the frames of the user's code. None where `error` is
+    no cancellation, or somebody has cancelled the asyncio task that calls, which had been so often `before`."""
+    if not isinstance(error, asyncio.CancelledError) or cancellations()() > before:
         return None
     return of_cancelled(name, error, awaits=True)
 

@@ -56,9 +56,9 @@ class FailedCalls:
         count = self.tries.failed(step, topic, self._partition, raw, error, in_call=not decoding)
         self.leave(step, topic, raw, error, into, tries=count, decoding=decoding)
 
-    def refuse_undone(self, step: Step, error: BaseException) -> None:
-        """Raises CancelledError where the calls of the run are undone: a client's error for a cancellation of ours is no failure
-        of the record, which is read again."""
+    def refuse_undone(self, step: Step, error: BaseException | None = None) -> None:
+        """Raises CancelledError where the calls of the run are undone: what a function, or a client, makes of a cancellation of ours,
+        an `error` or an answer, is not the record's, which is read again."""
         if self.are_undone:
             raise undone(step.name) from error
 

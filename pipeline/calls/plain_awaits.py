@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from pipeline.calls.call import CALL, cancelled_itself, counted, ended
+from pipeline.calls.call import CALL, cancellations, cancelled_itself, counted, ended, let_off
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.plain_calls import PlainCalls, Progress
 from pipeline.calls.steps import Step
@@ -39,15 +39,14 @@ class PlainAwaits(PlainCalls):
         """See TaskProcess.run_async; `effects` has each record as soon as it is completed. Raises CallAgain, ProcessorFailed."""
         step, partition, keep, stream_ms = self._step, self._partition, self._keep, effects.stream_time_ms
         decode_key, decode_value = self._quick_key, self._quick_value
-        function, arguments, completed = step.function, step.arguments, effects.completed
-        sinks, expiring = step.sinks, self._expiring
+        function, arguments, completed, failed_calls = step.function, step.arguments, effects.completed, self._on_error
+        sinks, expiring, cancelled = step.sinks, self._expiring, cancellations()
         used: list[TableView[Any, Any] | LiveSink] = [*step.tables, *sinks]
         own = [table for table in step.tables if table.is_by_record_key]
         expects = [table.expect for table in self._same_keys]
         if (countdown := step.countdown) is not None:
-            loop = countdown.of_this_task()
-            now = loop.time
-        task.finished = done = 0
+            now = (loop := countdown.of_this_task()).time
+        task.finished, done, before = 0, 0, cancelled()
         step.begin()  # nothing else runs between the end of a call and the beginning of the next one
         for table in expiring:
             table.stream_ms = stream_ms
@@ -90,9 +89,11 @@ class PlainAwaits(PlainCalls):
                             if countdown.was_looked_at:
                                 countdown.end()
                             countdown.is_under_way = False
+                        if cancelled() > before or failed_calls.are_undone:
+                            self._goes_on(before)
                         keep(stream_ms)
                     except BaseException as error:  # noqa: BLE001 - what is no failure of the call is raised again
-                        self._failed(topic, raw, error)
+                        self._failed(topic, raw, error, before)
                 completed(topic, raw)
                 task.finished = done = done + 1
                 if clock() >= until:
@@ -100,14 +101,20 @@ class PlainAwaits(PlainCalls):
         finally:
             step.end()
 
-    def _failed(self, topic: str, raw: RawRecord, error: BaseException) -> None:
+    def _goes_on(self, before: int) -> None:
+        """The call has ended well, and its asyncio task had been cancelled. Raises CancelledError where it is undone."""
+        self._on_error.refuse_undone(self._step)
+        let_off(before)
+
+    def _failed(self, topic: str, raw: RawRecord, error: BaseException, before: int) -> None:
         """The call has ended with an error, and nothing of it counts. Raises it where it is no failure of the call."""
         step = self._step
         error = ended(step.name, step.countdown, error)
         step.forget()
-        failure = error if isinstance(error, step.failures) else cancelled_itself(step.name, error)
+        failure = error if isinstance(error, step.failures) else cancelled_itself(step.name, error, before)
         if failure is None or failure is step.fault:
             raise error
+        let_off(before)
         self._on_error.failed(step, topic, raw, failure)
 
 

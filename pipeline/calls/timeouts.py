@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+AGAIN_S = 30.0
 SLICES, SLICE_S = 8, 1.0  # a timeout counts down in so many slices at least, of so many seconds at most
 
 
@@ -16,11 +17,10 @@ class Countdown:
     """Cancels the task of a call after `seconds` in which this process ran. It counts down in slices, each when a timer
     fires: of the time for which the process stands still (SIGSTOP, a paused container) at most one slice counts. The timer
     is the call's own where the timeout is short; a long one has one timer for all calls of its step until the last slice.
-    A call that goes on all the same is cancelled again after as long."""
+    A call that goes on all the same is cancelled again after as long, and not before AGAIN_S: it may have to clean up."""
 
     __slots__ = (
         "_cancelled",
-        "_cancelling",
         "_counted",
         "_its_loop",
         "_left",
@@ -48,7 +48,6 @@ class Countdown:
         self._counted = self._seen = 0.0  # of which call, by when it began; until when
         self._task: asyncio.Task[Any] | None = None  # in which the calls are made
         self._its_loop: asyncio.AbstractEventLoop | None = None
-        self._cancelling = 0  # how often its task was cancelled before
         self._cancelled = 0  # by this one, of the call under way
         self.watched: asyncio.AbstractEventLoop | None = None  # of the timer for all calls, where it is set
         self._timer: asyncio.TimerHandle | None = None  # the call's own
@@ -58,7 +57,7 @@ class Countdown:
         """The calls that follow are made in the asyncio task that calls this; returns its loop."""
         task = asyncio.current_task()
         assert task is not None
-        self._task, self._cancelling = task, task.cancelling()
+        self._task = task
         self._its_loop = loop = task.get_loop()
         return loop
 
@@ -81,16 +80,17 @@ class Countdown:
             self._timer = loop.call_later(self._slice, self._tick, loop)
 
     def end(self) -> bool:
-        """The call has ended. Returns whether a cancellation that it ended with was this one alone."""
+        """The call has ended. Returns whether a cancellation that it ended with may have been this one. How often its task has been
+        cancelled does not tell whether another came, as a TaskGroup that fails leaves a count behind; who undoes calls says so."""
         was_cancelled = self.is_over and self.is_under_way
         self.is_over = self.is_under_way = self.was_looked_at = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not was_cancelled or self._task is None:
-            return False
-        cancelled, self._cancelled = self._cancelled, 0
-        return min(self._task.uncancel() for _ in range(cancelled)) <= self._cancelling
+        while self._cancelled and self._task is not None:
+            self._cancelled -= 1
+            self._task.uncancel()
+        return was_cancelled
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         if self.watched is not loop:
@@ -112,7 +112,7 @@ class Countdown:
         self._left -= min(self._slice, now - self._seen)
         self._seen, self._timer = now, None
         if self._left <= 0 and self._task is not None:
-            self.is_over, self._left = True, self.seconds
+            self.is_over, self._left = True, max(self.seconds, AGAIN_S)
             self._cancelled += 1
             self._task.cancel()
         if self._left <= self._slice or not self.is_long:

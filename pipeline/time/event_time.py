@@ -46,7 +46,12 @@ class EventTime:
     def of(self, value: Any) -> int:
         """The time of a value. Raises CodecError where it is none."""
         assert self.timestamp is not None
-        found = self.timestamp(value)
+        try:
+            found = self.timestamp(value)
+        except (Exception, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # as of sys.exit(), which would end the worker
+            raise CodecError(f"timestamp= raised {type(error).__name__}") from error
         if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= LAST_MS:
             raise CodecError(f"timestamp= gave {found!r}, which is no time in milliseconds since 1970")
         return found

@@ -79,19 +79,24 @@ receipts = app.topic("receipts", key=str, value=int)
 
 @app.processor(payments, receipts)
 async def settle(payment: Record[str, int], receipts: Sink[str, int]) -> None:
-    if payment.value == 7 and not Path("service").exists():
+    value = payment.value
+    if value == 7 and not Path("service").exists():
         Path("asked").touch()
         try:
             await asyncio.sleep(600)
         except asyncio.CancelledError:  # as clients do that have errors of their own
-            raise ConnectionError("the request was given up") from None
-    receipts.send(payment.key, payment.value)
+            {end}
+    receipts.send(payment.key, value)
 """
 
 
-def test_a_call_that_makes_an_error_of_its_cancellation_is_undone_at_a_stop(console: Console) -> None:
-    """The error was left to on_error, and the record was not read again: lost at each stop in order."""
-    console.write("bank.py", WAITS)
+MAKES = {"an error": 'raise ConnectionError("given up") from None', "an answer": "value = -1"}
+
+
+@pytest.mark.parametrize("what", MAKES)
+def test_a_call_that_makes_something_else_of_its_cancellation_is_undone_at_a_stop(console: Console, what: str) -> None:
+    """An error was left to on_error, and the record was not read again: lost at each stop in order. An answer was committed."""
+    console.write("bank.py", WAITS.format(end=MAKES[what]))
     fleet = console.run(*FAST, instances=1)
     rows = "\n".join(json.dumps({"key": f"k{n}", "value": n}) for n in range(20))
     assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0

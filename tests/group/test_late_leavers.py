@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.coordinator.operation_facts import left_by, operation_facts, resumed
+from orchestrator.coordinator.operation_facts import left_by, operation_facts, resumed, taken_back
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group
 from orchestrator.model import Assignment, JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
@@ -85,7 +85,7 @@ def test_the_next_coordinator_knows_it_though_it_never_joined_there() -> None:
 
 def over(life: Life, before: dict[str, str]) -> dict[str, str]:
     """What the log is to have of leavers once the scale-down is over."""
-    return left_by({"leaving": ["S2"]}, before, life.group)
+    return left_by({"leaving": ["S2"]}, before, life.group.leavers)
 
 
 @pytest.mark.parametrize(("incarnation", "leaves"), [("two", True), ("three", False)])
@@ -104,3 +104,8 @@ def test_what_was_taken_back_is_not_kept() -> None:
     life = Life()
     life.hear(ev.UndoLeaving())
     assert over(life, {"S2": "two"}) == {}
+
+
+def test_who_left_by_one_and_stays_by_the_undo_of_another_stays() -> None:
+    """The log kept it, and the next coordinator sent it away."""
+    assert taken_back([{"leaving": ["S2", "S3"]}], {"S2": "two", "S9": "nine"}) == {"S9": "nine"}

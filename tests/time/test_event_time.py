@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -119,6 +120,24 @@ def test_a_value_that_gives_no_time(at: int) -> None:
             d.send_bytes(beats, b"ann", b'{"at": "soon"}')
         d.send(beats, "ann", Beat(10))
     assert seen == [10]
+
+
+@pytest.mark.parametrize("ends", [SystemExit, asyncio.CancelledError])
+def test_a_function_of_the_time_that_ends_so_is_left_to_on_error(ends: type[BaseException]) -> None:
+    """It is called where records are fetched: the worker ended with it, again and again, and its record was not found."""
+
+    def at(value: int) -> int:
+        if value == 7:
+            raise ends
+        return value
+
+    app, seen = App("x", partitions=1), list[int]()
+    source = app.topic("in", key=str, value=int, timestamp=at)
+    app.processor(source, on_error="skip")(lambda record: seen.append(record.value))
+    with Driver(app) as d:
+        for value in (5, 7, 9):
+            d.send(source, "ann", value)
+    assert seen == [5, 9]
 
 
 def test_a_value_that_gives_no_time_is_in_no_table() -> None:

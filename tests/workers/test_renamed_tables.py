@@ -54,3 +54,18 @@ async def test_one_that_was_renamed_is_said_once() -> None:
 async def test_one_that_replaces_none_is_not(new: App) -> None:
     assert await said(version(sums={}), new) == []
     assert await said(new) == []
+
+
+def rates(name: str) -> App:
+    app = App("bank", partitions=2)
+    source, sums = app.topic("in", key=str, value=int), app.table("sums", key=str, value=int)
+    of = app.table_of(app.topic(name, key=str, value=int))
+    namespace: dict[str, Any] = {}
+    exec(f"def settle(record, sums, {name}): ...", namespace)
+    app.processor(source, sums, of)(namespace["settle"])
+    return app
+
+
+async def test_the_table_of_another_topic_begins_with_that() -> None:
+    lines = await said(rates("rates1"), rates("rates2"))
+    assert not [line for line in lines if "begins empty" in line]

@@ -7,6 +7,7 @@ are offsets: on Kafka the markers of transactions count as well, so `records` is
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from workers.commands.topic_rights import topics_of
 from workers.fleet.client import description, log_of
 from workers.log.logs import log_url, open_log
 from workers.prepare import prepare
+from workers.renamed_tables import what_begins_empty
 
 INPUT, OUTPUT, BOTH, REKEY, CHANGELOG = "input", "output", "input, output", "re-key", "changelog"
 OWN = (REKEY, CHANGELOG)
@@ -112,6 +114,8 @@ async def _created(args: Any) -> dict[str, Any]:
     log: GroupLog = await open_log(log_url(args, app.id, existing=False), create=True)
     try:
         before = await log.topics([*app.topology().topics])
+        for line in await what_begins_empty(log, app):
+            print(f"warning: {line}", file=sys.stderr)
         prepared = await prepare(log, app)
     finally:
         await log.close()
