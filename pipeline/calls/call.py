@@ -79,14 +79,22 @@ async def in_time(step: Step, argument: Any) -> None:
 
 def cancellations() -> Callable[[], int]:
     """Returns what counts how often the asyncio task that calls has been cancelled, and not been let off."""
-    task = asyncio.current_task()
+    task = _this_task()
     return int if task is None else task.cancelling
+
+
+def _this_task() -> asyncio.Task[Any] | None:
+    """None where nothing waits, and there is no loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def let_off(before: int) -> None:
     """A call has ended, and what it was cancelled for with it: a TaskGroup that failed in it leaves its own count behind (CPython 3.11),
     by which a later call would be taken for one that is cancelled from outside."""
-    task = asyncio.current_task()
+    task = _this_task()
     while task is not None and task.cancelling() > before:
         task.uncancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pipeline.records import SourceRecord
 from tests.process_simulation.chance import Order
 from tests.process_simulation.loop import VirtualLoop
 from workers.calls.call_watch import CallWatch, Turn
+from workers.worker.turns import undo
 
 RECORDS = [("in", SourceRecord(0, 0, b"k", b"v"))]
 
@@ -86,13 +88,13 @@ def test_a_timeout_is_of_one_call(timeout: int) -> None:
 
 
 def is_cancelled(call: Any, timeout: int, at_s: float) -> None:
-    """Its run is cancelled at this time, and ends so."""
-    loop = VirtualLoop(1, Order(1, 0.0))
-    run = loop.create_task(process_of(call, timeout).run_async(RECORDS))
-    loop.call_later(at_s, run.cancel)
+    """Its run is undone at this time, and ends so."""
+    loop, process = VirtualLoop(1, Order(1, 0.0)), process_of(call, timeout)
+    calls: asyncio.Task[Any] = loop.create_task(process.run_async(RECORDS))
+    loop.call_later(at_s, undo, SimpleNamespace(process=process), calls)
     try:
         with pytest.raises(asyncio.CancelledError):
-            loop.run_until_complete(run)
+            loop.run_until_complete(calls)
     finally:
         loop.close()
 
