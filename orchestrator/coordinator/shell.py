@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.clocks import monotonic_ms, wall_ms
@@ -115,8 +115,7 @@ class Coordinator:
         self.live = await self.ledger.settings()
         self.settings = overlaid(self.configured, self.live)
         generation, members = await self.ledger.generation()
-        kept = await self.ledger.scale_downs()
-        self._leavers = kept.leavers
+        self._leavers = (kept := await self.ledger.scale_downs()).leavers
         self.group = Group(
             self.settings,
             self.tasks,
@@ -185,23 +184,24 @@ class Coordinator:
 
     async def _put_leavers(self, leavers: Mapping[str, str]) -> None:
         if leavers != self._leavers:
-            await self.ledger.put_leavers(leavers)
+            await self._under_lease(self.ledger.put_leavers(leavers))
             self._leavers = leavers
 
     async def _put_operations(self, operations: dict[str, Mapping[str, object]]) -> None:
-        """Raises NotCoordinator, which ends the term at once: the loops, whose writes would be refused as well, may wait for a
-        log that takes none."""
+        await self._under_lease(self.ledger.put_operations([*operations.values()]))
+        self._operations = operations
+
+    async def _under_lease(self, write: Awaitable[None]) -> None:
+        """Raises NotCoordinator, which ends the term at once: the loops, whose writes are refused too, may wait for a log that takes none."""
         try:
-            await self.ledger.put_operations([*operations.values()])
+            await write
         except NotCoordinator as error:
             self._refusals.put_nowait(error)
             raise
-        self._operations = operations
 
     async def _forget_operation(self, operation: str) -> None:
-        async with self.operations_lock:
-            again = operation in self.group.operations  # taken back, and asked for once more meanwhile
-            if not again and (facts := self._operations.pop(operation, None)) is not None:
+        async with self.operations_lock:  # one that was taken back may have been asked for once more meanwhile
+            if operation not in self.group.operations and (facts := self._operations.pop(operation, None)) is not None:
                 await self._put_leavers(left_by(facts, self._leavers, self.group.leavers))
                 await self.ledger.put_operations([*self._operations.values()])
 

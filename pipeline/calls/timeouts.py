@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-AGAIN_S = 30.0
+AGAIN_S = 30.0  # at least, before a call that goes on is cancelled again: it may have to clean up
 SLICES, SLICE_S = 8, 1.0  # a timeout counts down in so many slices at least, of so many seconds at most
 
 
@@ -17,7 +17,7 @@ class Countdown:
     """Cancels the task of a call after `seconds` in which this process ran. It counts down in slices, each when a timer
     fires: of the time for which the process stands still (SIGSTOP, a paused container) at most one slice counts. The timer
     is the call's own where the timeout is short; a long one has one timer for all calls of its step until the last slice.
-    A call that goes on all the same is cancelled again after as long, and not before AGAIN_S: it may have to clean up."""
+    A call that goes on all the same is cancelled again after as long, and not before AGAIN_S."""
 
     __slots__ = (
         "_cancelled",
@@ -81,7 +81,7 @@ class Countdown:
 
     def end(self) -> bool:
         """The call has ended. Returns whether a cancellation that it ended with may have been this one. How often its task has been
-        cancelled does not tell whether another came, as a TaskGroup that fails leaves a count behind; who undoes calls says so."""
+        cancelled does not tell whether another came, as a TaskGroup that fails leaves a count behind; that calls are undone stands in FailedCalls."""
         was_cancelled = self.is_over and self.is_under_way
         self.is_over = self.is_under_way = self.was_looked_at = False
         if self._timer is not None:

@@ -28,6 +28,15 @@ def console(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Console]
     made.close()
 
 
+def test_a_table_that_is_renamed_is_named_where_its_changelog_is_created(console: Console) -> None:
+    """The start behind it finds the new table described, and has no line."""
+    assert console.here("topics", "create", "bank:app").code == 0
+    console.write("bank.py", (console.folder / "bank.py").read_text().replace("balances", "totals"))
+    done = console("topics", "create", "bank:app")
+    assert (done.code, done.out) == (0, "bank-totals-changelog: 8 partitions\n"), done
+    assert "warning: table totals is new and begins empty; balances, of the same types, is not in this" in done.err
+
+
 def test_created_then_listed_then_described(console: Console) -> None:
     done = console.here("topics", "create", "bank:app")
     assert (done.code, done.out.splitlines()) == (

@@ -84,8 +84,8 @@ async def test_the_same_number_is_nothing_to_do_and_fewer_are_refused(log: Group
     assert await log.topics(["payments"]) == before
 
 
-async def test_of_several_who_grow_a_topic_at_once_all_are_told_alike(log: GroupLog) -> None:
-    """On Kafka the one who came too late had the broker's words, and another exit code."""
+async def test_of_several_that_grow_a_topic_at_once_the_later_ones_are_refused_alike(log: GroupLog) -> None:
+    """On Kafka the later one ended with an error of the broker, and another exit code."""
     for most in (6, 9, 12):
         asked = (most, most - 1, most, most - 2)
         answers = await asyncio.gather(*(log.grow_topic("payments", one) for one in asked), return_exceptions=True)

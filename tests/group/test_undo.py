@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from orchestrator.coordinator import admin
+from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.requests import ScaleDownRequest, StatusRequest, UndoRequest
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
+from orchestrator.group.scale_down import ScaleDowns
 from orchestrator.model import Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
 from tests.group.coordinators import CREDENTIALS, ask, joined, listening
@@ -54,4 +56,32 @@ async def test_it_is_answered_once_the_log_has_forgotten_it() -> None:
             await one.close()
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+        await services.close()
+
+
+class Lost(KeptLedger):
+    """A log that knows of a leaver of before, and whose lease another has by the time that it is to forget that."""
+
+    async def scale_downs(self) -> ScaleDowns:
+        return ScaleDowns((), {"S1": "one", "S2": "two"})
+
+    async def put_leavers(self, leavers: Mapping[str, str]) -> None:
+        raise NotCoordinator("another has the lease")
+
+
+async def test_one_that_finds_the_lease_lost_ends_the_term_at_once() -> None:
+    """The loops may wait for a log that takes none of their writes."""
+    coordinator = Coordinator("bench", Settings(), Lost([]), [Task(TaskId(0, n)) for n in range(4)], admin.HANDLERS)
+    services, address = await listening(coordinator)
+    serving = asyncio.create_task(coordinator.serve())
+    async with asyncio.timeout(30):
+        members = [await joined(address, name) for name in ("S1", "S2")]
+        link = await connect(address, CREDENTIALS)
+        assert (await ask(link, ScaleDownRequest(to="1")))["outcome"] == "running"
+        undoing = asyncio.create_task(ask(link, UndoRequest()))
+        await serving
+        assert not coordinator.group.fenced, "it ended later, by what the loops write"
+        await asyncio.gather(undoing, return_exceptions=True)
+        for one in (*members, link):
+            await one.close()
         await services.close()

@@ -1,4 +1,4 @@
-"""What is said of a table that a new version has under another name. Law: a line for each that begins empty in the place of another."""
+"""The line about a table that a new version of an app has under another name. Law: one line for each table that begins empty in place of another."""
 
 from __future__ import annotations
 
