@@ -167,6 +167,12 @@ def test_a_folder_that_was_deleted_is_named(
     assert found.out == "" and one_line(found.err) and "the current folder was deleted" in found.err
 
 
+def test_a_file_that_is_missing_makes_no_log(console: Console) -> None:
+    done = console.here("produce", "bank:app", "payments", "--file", "missing")
+    assert (done.code, done.err) == (2, "error: cannot read missing: No such file or directory; name a readable file\n")
+    assert not Path(console.folder, ".orchestrator").exists()
+
+
 def test_a_file_is_no_folder_of_snapshots_and_one_that_is_missing_is_told(console: Console) -> None:
     console.bank()
     done = console.here("run", "bank:app", "--snapshots", "bank.py")

@@ -113,12 +113,31 @@ def find_topic(app: App, name: str) -> Topic[Any, Any]:
     return found
 
 
+def _refuse_unreadable(file: str) -> None:
+    """Raises WrongUse, before anything is made in a log."""
+    path = Path(file)
+    try:
+        if path.is_dir():
+            return
+        is_special = path.exists() and not path.is_file()
+        if not is_special:
+            path.open("rb").close()
+    except OSError as error:
+        raise _unreadable(file, error) from None
+    if is_special:
+        raise WrongUse(f"{file} is a pipe or a device, and can be read only once; give it on standard input, < {file}")
+
+
+def _unreadable(file: str, error: OSError) -> WrongUse:
+    return WrongUse(f"cannot read {file}: {error.strerror}; name a readable file")
+
+
 async def _produce(
     app: App, topic: Topic[Any, Any], url: str, file: str | None, shape: Shape, rate: float, ending: Ending
 ) -> bool:
     """Whether the file was known: some of it had been written before."""
-    if file is not None and (path := Path(file)).exists() and not (path.is_file() or path.is_dir()):
-        raise WrongUse(f"{file} is a pipe or a device, and can be read only once; give it on standard input, < {file}")
+    if file is not None:
+        _refuse_unreadable(file)
     log = await open_log(url, create=True)
     try:
         say = partial(print, file=sys.stderr, flush=True)
@@ -141,7 +160,7 @@ async def _produce(
         try:
             begun = await begin(log, app.id, Path(file), reading, shape)
         except OSError as error:
-            raise WrongUse(f"cannot read {file}: {error.strerror}; name a readable file") from None
+            raise _unreadable(file, error) from None
         except BadFile as error:
             raise WrongUse(str(error)) from None
         with begun:
