@@ -20,6 +20,7 @@ LOG_REPLACED = 71  # the log was deleted or replaced: another process would not 
 NO_SPACE = 73  # the disk of its state is full: what runs beside it may go on, and it is started again
 BOUNCED = 72  # reported by a worker that was sent the SIGTERM of its instance; it has committed
 HOST_GOES = -1_000  # of a handle: its host is being taken away, and it has handed over or stopped in order
+STOP, LEAVE, BOUNCE = b"stop\n", b"leave\n", b"bounce\n"  # in the leash of an instance
 REPORTED = 80  # a worker process ends with this and the exit code that it reports; any other end is a crash
 OVERDUE = 9  # reported by a worker whose call lasted longer than --max-call; its note names the record
 

@@ -25,7 +25,7 @@ from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from workers.fleet.presence import started
-from workers.instance.instance import LEAVE, STOP
+from workers.spec import BOUNCE, LEAVE, STOP
 
 ALONE_S = 20.0  # without a driver, before an instance stops in order
 AGAIN_S = 0.25
@@ -198,7 +198,5 @@ class Leash:
         self._obeyed.add(word)
         if word == "kill":
             os.kill(os.getpid(), signal.SIGKILL)  # the pipes of its workers end with it, and they with them
-        elif word == "bounce":
-            self._let_go()
         elif self._write >= 0:
-            os.write(self._write, STOP if word == "stop" else LEAVE)
+            os.write(self._write, {"stop": STOP, "bounce": BOUNCE, "leave": LEAVE}[word])

@@ -33,6 +33,25 @@ def tasks_of(status: Any, name: str) -> dict[str, int]:
     return {task["id"]: task["epoch"] for task in status["tasks"] if task["active"] == name}
 
 
+def test_what_ran_it_is_killed_and_the_other_takes_its_tasks_at_once(console: Console) -> None:
+    """As where any of its processes is: nobody said that it comes back, so its tasks do not wait for the session timeout."""
+    words = ("--standbys", "1", "--session-timeout", "10m", "--rejoin-grace", "10m")
+    left = join(console, "left", *words)
+    stable(console, 1)
+    right = join(console, "right", *words)
+    stable(console, 2)
+    console.pay(("ann", 7))
+    assert console.balance("ann") == "7\n"
+    assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0
+    right.kill()
+    console.until("them to go over", lambda: len(tasks_of(console.here("status", "bank", "--json").json, "left")) == 8)
+    console.pay(("ann", 1))
+    assert console.balance("ann") == "8\n"
+    left.terminate()
+    assert console.end(left) == 0, console.said("run")
+    console.nothing_left()
+
+
 def test_they_begin_a_group_and_a_bounce_keeps_tasks(console: Console) -> None:
     left = join(console, "left")
     stable(console, 1)

@@ -24,7 +24,7 @@ from workers.connection.contact import Contact
 from workers.connection.uplink import ThreadLine, ThreadUplink, Watch
 from workers.fleet.fleet import Fleet
 from workers.instance.instance import Instance
-from workers.spec import InstanceSpec, WorkerSpec
+from workers.spec import BOUNCE, InstanceSpec, WorkerSpec
 from workers.surroundings import Surroundings
 from workers.worker.worker_main import run_worker
 
@@ -95,8 +95,8 @@ class Child:
         self.process.signal(signal.SIGTERM)
 
     def bounce(self) -> None:
-        self.process.requests.append(b"bounce")
-        self.process.end_pipe()
+        self.process.asked_to_end()
+        self.send(BOUNCE.strip())
 
     def kill(self) -> None:
         self.process.is_killed_by_parent = self.process.state != DEAD

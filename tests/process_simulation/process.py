@@ -160,7 +160,7 @@ class Process:
         self.loop.tell(f"{self.name} gets {signal.Signals(number).name}")
         self.signals.append(number)
         if number not in (signal.SIGSTOP, signal.SIGCONT):
-            self._asked()
+            self.asked_to_end()
         if number == signal.SIGKILL:
             self.end(-number)
         elif number == signal.SIGSTOP:
@@ -186,7 +186,7 @@ class Process:
             self._unread.append(line + b"\n")
             self.loop.call_later(0.0005, self._read, context=self.context)
 
-    def _asked(self) -> None:
+    def asked_to_end(self) -> None:
         if self.asked_at is None:
             self.asked_at = self.loop._now
 
@@ -195,7 +195,7 @@ class Process:
         return self.parent is not None and self.parent.state == DEAD
 
     def end_pipe(self) -> None:
-        self._asked()
+        self.asked_to_end()
         if self.state != DEAD:
             self._pipe_ended = True
             self.loop.call_later(0.0005, self._read, context=self.context)

@@ -21,7 +21,7 @@ from orchestrator.coordinator.transport import connect
 from pipeline.spark.hosted_task import _stderr_to, _tail
 from pipeline.spark.leash import DriverAway, Hosted, Leash, hosted
 from pipeline.spark.leash_server import LeashServer, Remote
-from workers.instance.instance import LEAVE, STOP
+from workers.spec import BOUNCE, LEAVE, STOP
 
 SECRET = Secret(Right.JOIN, bytes(KEY_BYTES))
 CREDENTIALS = Credentials("bank", SECRET)
@@ -73,11 +73,11 @@ async def test_orders_come_through_the_pipe() -> None:
         assert await read(one) == STOP
         remote.order("bounce")
         remote.order("stop")  # weaker, too late
-        assert await read(one) == b""
+        assert await read(one) == BOUNCE
         await left(one)
         await until(lambda: not remote.is_there)
         again = await entered(leash(address, attempt=1))
-        assert await read(again) == b""
+        assert await read(again) == BOUNCE
         await left(again)
 
 
@@ -104,7 +104,7 @@ async def test_an_order_is_obeyed_once_however_often_the_connection_is_made() ->
         cut.drop(ConnectionEnded("the network went away"))
         await until(lambda: remote.is_there and connection_of(remote) is not cut)
         remote.order("bounce")
-        assert await read(one) == b""  # and no second line, which would end the workers at once
+        assert await read(one) == BOUNCE  # and no second line, which would end the workers at once
         await left(one)
 
 
@@ -171,14 +171,14 @@ async def test_of_two_attempts_the_later_lives(caplog: pytest.LogCaptureFixture)
         old = await entered(leash(address))
         await until(lambda: remote.is_there)
         new = await entered(elsewhere(address, attempt=1))
-        assert await read(old) == b""  # it is to end in order
+        assert await read(old) == BOUNCE  # it is to end in order
         [line] = [record.getMessage() for record in caplog.records if record.name == "orchestrator.hosting"]
         assert line.startswith(f"i1: its process {os.getpid()} on ") and line.endswith(
             "Spark has started it again on b"
         )
         await left(old)
         late = await entered(leash(address))  # the network to an executor came back
-        assert await read(late) == b""
+        assert await read(late) == BOUNCE
         await left(late)
         assert remote.hosted is not None and remote.hosted.attempt == 1 and remote.is_there
         remote.order("stop")

@@ -36,7 +36,7 @@ REFUSE = "create trigger refuse before insert on notes when new.key like '{}' be
 
 
 class QuietHost:
-    """Processes that do nothing until their pipe ends: a fleet asks no more of an instance."""
+    """Processes that do nothing until a line or the end of their pipe: a fleet asks no more of an instance."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -49,7 +49,7 @@ class QuietHost:
         if waiting := self.failures.get(spec.instance):
             raise waiting.pop(0)
         code = ends.pop(0) if (ends := self.ends.get(spec.instance)) else None
-        program = "import sys; sys.stdin.read()" if code is None else f"raise SystemExit({code})"
+        program = "import sys; sys.stdin.readline()" if code is None else f"raise SystemExit({code})"
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdin=asyncio.subprocess.PIPE)
         self.started.append(spec.instance)
         self.ports.append(spec.metrics_port)
@@ -408,7 +408,7 @@ async def test_a_fleet_on_another_machine_is_there_for_who_waits(tmp_path: Path)
 
 def test_a_process_that_was_killed_is_gone_before_its_parent_asks_how() -> None:
     """The first process of a container may never ask: a command that was killed could not be run again."""
-    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE)
     try:
         assert started(process.pid) is not None
         process.kill()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from workers.spec import InstanceSpec, encode_spec
+from workers.spec import BOUNCE, InstanceSpec, encode_spec
 
 
 class Handle(Protocol):
@@ -55,7 +55,8 @@ class ProcessHandle:
 
     def bounce(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()  # the leash ends
+        if self._process.returncode is None:
+            self._process.stdin.write(BOUNCE)
 
     def kill(self) -> None:
         if self._process.returncode is None:

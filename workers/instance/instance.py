@@ -38,11 +38,14 @@ from workers.metrics.otlp import OtlpExport
 from workers.metrics.server import MetricsServer
 from workers.prepare import Prepared, prepare
 from workers.spec import (
+    BOUNCE,
     BOUNCED,
     FAILED_APP,
+    LEAVE,
     LOG_REPLACED,
     NO_SPACE,
     REPORTED,
+    STOP,
     InstanceSpec,
     WorkerSpec,
     decode_instance,
@@ -52,7 +55,6 @@ from workers.surroundings import OF_A_PROCESS, REAL, Surroundings, WorkerProcess
 from workers.tasks import halts
 
 log = logging.getLogger("orchestrator.instance")
-STOP, LEAVE = b"stop\n", b"leave\n"  # in the leash
 RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
 # What a worker reports that is not started again.
 ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP, LOG_REPLACED, NO_SPACE)
@@ -61,7 +63,7 @@ ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP, LOG_REPLACED, NO_SPACE)
 def run_instance(spec: InstanceSpec, *, leash: int | None = None, surroundings: Surroundings = REAL) -> int:
     """Run until the instance left (0), was asked to stop (0), or failed (an exit code; the reason is on stderr). `leash`: a
     descriptor whose end means that the process which started the instance is gone; a line `STOP` in it is a SIGTERM,
-    `LEAVE`: hand over, and end."""
+    `BOUNCE` one that is a bounce whatever SIGTERM means, `LEAVE`: hand over, and end."""
     try:
         return asyncio.run(Instance(spec, leash, surroundings).run())
     except LogReplaced as error:
@@ -285,10 +287,13 @@ class Instance:
         while line := await reader.readline():
             if line == STOP:
                 self._signal("leash")
+            elif line == BOUNCE:
+                self._stop_all()
             elif line == LEAVE and not self._stop.is_set():
                 self._must_end = True
                 self._say(b"leave")
-        self._stop_all()
+        if not self._stop.is_set():  # killed, maybe with its machine: nobody said that it comes back
+            self._stop_all(b"end")
 
     def _signal(self, source: str) -> None:
         """The first is a bounce (or with on_stop=leave a leave); the second stops at once. What ends a service may send one to
@@ -303,9 +308,9 @@ class Instance:
         else:
             self._stop_all()
 
-    def _stop_all(self) -> None:
+    def _stop_all(self, request: bytes = b"stop") -> None:
         self._stop.set()
-        self._say(b"stop")
+        self._say(request)
         asyncio.get_running_loop().call_later(STOP_S, self._kill_all)
 
     def _kill_all(self) -> None:

@@ -163,9 +163,9 @@ class Worker:
             )
         await self.session.close()
 
-    def stop(self) -> None:
-        """A bounce: commit and go; the tasks are kept for this member for the session timeout."""
-        self.machine.bounce = True
+    def stop(self, *, comes_back: bool = True) -> None:
+        """Commit and go. A bounce where it comes back: the tasks are kept for this member for the session timeout."""
+        self.machine.bounce = comes_back
         self.session.send_now()
         self.stopping.set()
 

@@ -1,6 +1,6 @@
 """The entry of a worker process: `python -m workers.worker.worker_main`, spec on the first line of standard input.
 
-One rule: the pipe is the parent. Lines on it are requests (`stop`, `leave`); its end is the parent's death, and the
+One rule: the pipe is the parent. Lines on it are requests (`stop`, `leave`, `end`); its end is the parent's death, and the
 worker's. What it reports of its end is an exit code (0 left or stopped, 1 failed, 3 refused, ...; the reason is on
 standard error, one line) above REPORTED: a process that ends with any other code has crashed, whatever called exit.
 """
@@ -106,8 +106,8 @@ async def _listen(worker: Worker) -> None:
     reader = await worker.surroundings.requests()
     while line := await reader.readline():
         request = line.strip()
-        if request == b"stop":
-            worker.stop()
+        if request in (b"stop", b"end"):  # a bounce, or the end of an instance of which nothing says that it comes back
+            worker.stop(comes_back=request == b"stop")
         elif request == b"leave":
             worker.leave()
     if not worker.stopping.is_set():
