@@ -127,7 +127,9 @@ def test_two_that_start_together(console: Console) -> None:
 def test_with_on_stop_leave_it_hands_over_and_the_last_one_just_goes(console: Console) -> None:
     left = join(console, "left", "--on-stop", "leave")
     stable(console, 1)
-    right = join(console, "right", "--on-stop", "leave")
+    right = join(
+        console, "right", "--on-stop", "leave", "--after-leave", "park"
+    )  # it is asked to end: it does not park
     assert len(tasks_of(stable(console, 2), "right")) == 4
     right.terminate()
     assert console.end(right) == 0

@@ -304,6 +304,7 @@ class Instance:
             self._say(b"stop")
             self._kill_all()
         elif self.spec.on_stop == "leave" and any(p.returncode is None for p in self._workers.values()):
+            self._must_end = True  # whoever asked waits for that, and would kill what is parked
             self._say(b"leave")
         else:
             self._stop_all()
