@@ -333,16 +333,19 @@ class MemberMachine:
     def _is_finished(self, holding: Holding) -> bool:
         """Close enough to take over: by lag in positions, and by the time in which the task would have no owner. A restore that
         still gains is waited for: taking over then would cost a pause that a little patience avoids. Where the lag shrinks no
-        more because of what is written meanwhile, a longer time is taken."""
+        more because of what is written meanwhile, a longer time is taken. A few positions may be a gigabyte: one that is too
+        young for a rate, or is slow, is waited for."""
         lag = holding.end - holding.position
         if not holding.seen or lag <= 0:
             return holding.seen
-        gap, is_settled = holding.recovery.gap_ms(holding.position, holding.end), False
-        if gap is not None:
-            is_settled = holding.recovery.is_settled(holding.position, holding.end)
-        if lag <= self.settings.acceptable_recovery_lag:
-            return gap is None or gap <= UNNOTICED_MS or is_settled
-        return gap is not None and gap <= self.settings.acceptable_recovery_time_ms and is_settled
+        is_close = lag <= self.settings.acceptable_recovery_lag
+        gap = holding.recovery.gap_ms(holding.position, holding.end)
+        if gap is None:
+            return is_close and holding.recovery.stands_still
+        is_settled = holding.recovery.is_settled(holding.position, holding.end)
+        if is_close:
+            return gap <= UNNOTICED_MS or is_settled
+        return gap <= self.settings.acceptable_recovery_time_ms and is_settled
 
     def _announce(self, task: TaskId) -> bool:
         """`eager`: each learner as it finishes; `conservative`: all of this worker's when the last has finished."""

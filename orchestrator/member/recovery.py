@@ -13,6 +13,7 @@ WINDOW_MS = 5_000
 SAMPLE_MS = 200
 SAMPLES_MIN = 4
 SETTLED_MS = 1_000
+STILL_MS = WINDOW_MS - 2 * SAMPLE_MS
 
 
 class Recovery:
@@ -53,8 +54,18 @@ class Recovery:
         return round(max(0, end - position) * (until - since) / (last - first)) if last > first else None
 
     def is_settled(self, position: int, end: int) -> bool:
-        """Whether waiting no longer helps: the lag has stopped shrinking (by a tenth over the last seconds)."""
+        """Whether waiting no longer helps: the lag has stopped shrinking (by a tenth over the last seconds), for what is written
+        meanwhile takes nine tenths of what is restored. A restore that is merely slow gains all that it reads."""
         if len(self._samples) < SAMPLES_MIN:
             return False
-        (since, first, first_end), (until, _, _) = self._samples[0], self._samples[-1]
-        return until - since >= SETTLED_MS and 10 * (end - position) >= 9 * (first_end - first)
+        (since, first, first_end), (until, last, last_end) = self._samples[0], self._samples[-1]
+        is_outrun = 10 * (last_end - first_end) >= 9 * (last - first)
+        return is_outrun and until - since >= SETTLED_MS and 10 * (end - position) >= 9 * (first_end - first)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it has read nothing for as long as is looked at: it is as close as it will come."""
+        if len(self._samples) < SAMPLES_MIN:
+            return False
+        (since, first, _), (until, last, _) = self._samples[0], self._samples[-1]
+        return until - since >= STILL_MS and first == last

@@ -137,3 +137,27 @@ def test_a_close_learner_that_is_no_faster_than_what_is_written_is_ready() -> No
         machine.step(mem.Progress(T, 100 * tenth + gained, 100 * tenth + 2_000), tenth * 100)
         ready.append(machine.status().copies[T].ready)
     assert not any(ready[:20]) and ready[-1]
+
+
+def test_few_positions_of_large_values_are_waited_for() -> None:
+    """1,000 positions are within any lag. At 100 a second they are ten seconds without an owner: first no rate is known, then it is slow."""
+    machine = MemberMachine(Settings())
+    machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
+
+    def ready(now_ms: int) -> bool:
+        machine.step(mem.Progress(T, now_ms // 10, 1_000), now_ms)
+        return machine.status().copies[T].ready
+
+    assert not any(ready(now_ms) for now_ms in range(0, 9_950, 50))
+    assert ready(10_000)
+
+
+def test_a_close_learner_that_reads_nothing_is_ready_in_the_end() -> None:
+    """Nothing can be said of its rate; it is as close as it will come."""
+    machine = MemberMachine(Settings())
+    machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
+    ready: list[bool] = []
+    for tenth in range(60):
+        machine.step(mem.Progress(T, 500, 1_000), tenth * 100)
+        ready.append(machine.status().copies[T].ready)
+    assert not any(ready[:40]) and ready[-1]
