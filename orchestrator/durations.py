@@ -21,7 +21,10 @@ def parse_size_bytes(text: str) -> int:
     number, unit = _split(text)
     if unit not in UNITS_BYTES:
         raise WrongUse(f"'{text}' is not a size; write a number and a unit, such as 512KiB, 64MiB, 1GiB")
-    return round(_sane(number * UNITS_BYTES[unit], 1 << 60, text))
+    found = round(_sane(number * UNITS_BYTES[unit], 1 << 60, text))
+    if number and not found:
+        raise WrongUse(f"'{text}' is less than a byte; write 1B or more")
+    return found
 
 
 def _sane(value: float, most: int, text: str) -> float:

@@ -75,7 +75,7 @@ def foreign(offset: int, stamp: Mapping[str, str], *, log_id: str, topic_id: str
     if stamp.get("log_id") != log_id:
         return f"it belongs to another log ({stamp.get('log_id') or 'unknown'}, this is {log_id})"
     if stamp.get("topic_id") != topic_id:
-        return f"its changelog was deleted and made again since ({stamp.get('topic_id') or 'unknown'}, now {topic_id})"
+        return f"its changelog was deleted and made again, or has another prefix ({stamp.get('topic_id') or 'unknown'}, now {topic_id})"
     if offset > end:
         return f"it stands at {offset}, past the end {end} of its changelog: the log lost records it has"
     return None

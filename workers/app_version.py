@@ -40,8 +40,12 @@ def app_version(app: App) -> str:
         return ""
     depth = app.module.count(".") + (1 if file.name == "__init__.py" else 0)
     folder = file.parents[depth]
+    package = names[1] if folder.name in _INSTALLED else ""  # of what is installed beside it, nothing is the app's
+    found = sorted(_sources(folder, package), key=lambda one: str(one[0]))
+    if not found:
+        return ""
     digest = hashlib.sha256()
-    for path, source in sorted(_sources(folder), key=lambda one: str(one[0])):
+    for path, source in found:
         digest.update(f"{path.relative_to(folder)} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:DIGITS]
 
@@ -54,16 +58,24 @@ def package_version() -> str:
         return ""
 
 
-def _sources(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    """Of the modules that are imported and lie in the folder, but for installed ones and our own."""
-    for module in list(sys.modules.values()):
+def _sources(folder: Path, package: str = "") -> Iterator[tuple[Path, bytes]]:
+    """Of the modules that are imported and lie in the folder (with a name: in that package), but for installed ones and our own.
+    The folder itself may be among what is installed: a wheel of an app, an executor's folder in that of Spark."""
+    for name, module in list(sys.modules.items()):
         file = _file(module)
-        if file is None or not file.is_relative_to(folder) or not _INSTALLED.isdisjoint(file.parts):
+        if file is None or not file.is_relative_to(folder) or (package and name.partition(".")[0] != package):
             continue
-        if not any(file.is_relative_to(place) for place in (*_ROOMS, *_PYTHONS)):
-            source = _source(module, file)
-            if source is not None:
-                yield file, source
+        if _is_installed(file.relative_to(folder)) or any(file.is_relative_to(room) for room in _ROOMS):
+            continue
+        if any(file.is_relative_to(lib) and not _is_installed(file.relative_to(lib)) for lib in _PYTHONS):
+            continue
+        source = _source(module, file)
+        if source is not None:
+            yield file, source
+
+
+def _is_installed(path: Path) -> bool:
+    return not _INSTALLED.isdisjoint(path.parts)
 
 
 def _file(module: ModuleType | None) -> Path | None:

@@ -93,8 +93,10 @@ def _run(argv: Sequence[str]) -> int:
 def _asked_to_end(error: BaseException | None) -> int | None:
     """The exit code of a signal that came while a class was made: Python before 3.12 raises a RuntimeError from whatever ends
     a `__set_name__`. None where it was no signal: an app that ends the program when it is imported has another code."""
+    seen: list[BaseException] = []  # an error may be named as its own cause
     while error is not None and not isinstance(error, SystemExit | KeyboardInterrupt):
-        error = error.__cause__
+        seen.append(error)
+        error = None if error.__cause__ in seen else error.__cause__
     if isinstance(error, SystemExit):
         return TERMINATED if error.code == TERMINATED else None
     return None if error is None else 130

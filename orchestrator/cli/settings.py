@@ -201,6 +201,10 @@ def _keys(path: Path, below: tuple[str, ...]) -> dict[str, str]:
         raise WrongUse(f"{path.name}: [{'.'.join(below)}] is not a table; write keys and values below it")
     texts: dict[str, str] = {}
     for key, value in found.items():
+        if isinstance(value, dict):
+            raise WrongUse(
+                f"{path.name}: [{'.'.join((*below, key))}] is a section, and settings have none; write them above, as on the command line"
+            )
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise WrongUse(f"{path.name}: {key} is neither text nor a whole number; write it as on the command line")
         texts[key] = str(value)

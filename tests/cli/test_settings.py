@@ -97,6 +97,8 @@ def test_config_show_tells_value_and_place(tmp_path: Path) -> None:
         ("protocol = 'magic'", "not one of eager, cooperative, learner"),
         ("= broken", "is not TOML"),
         ("standbys = [1]", "neither text nor a whole number"),
+        ("[orchestrator]\nstandbys = 1", "[orchestrator] is a section, and settings have none"),
+        ("restore-rate-limit = '0.4B'", "'0.4B' is less than a byte"),
         ("standbys = " + "9" * 5_000, "a number that is too long"),
         ("standbys = " + "[" * 5_000, "nested too deeply"),
     ],

@@ -56,6 +56,13 @@ def test_scan_and_dump_of_a_group_and_of_what_it_left(console: Console, monkeypa
     reading = console.here("table", "dump", "bank", "balances", "--secret-file", "read.secret")
     assert pairs(reading) == paid
 
+    for taken, code, said in (("| head -1", "0", ""), ("> /dev/full", "1", "No space left on device")):
+        written = f'{{ "$0" -m orchestrator table dump bank balances 2> said; echo $? > code; }} {taken}'
+        console.script(
+            "-c", f"import os, sys; os.execlp('sh', 'sh', '-c', {written!r}, sys.executable)", name="dump"
+        ).wait(60)
+        assert (console.folder / "code").read_text().strip() == code
+        assert said in (console.folder / "said").read_text()
     out = console.here("table", "dump", "bank", "balances", "--out", "all.parquet")
     assert (out.code, out.out) == (0, "2501 pairs in all.parquet\n"), out
     import pyarrow.parquet as pq

@@ -332,3 +332,10 @@ def test_a_log_that_is_something_else(tmp_path: Path) -> None:
         done = console.here("status", "x", "--log", f"sqlite:{name}")
         assert done.code == 1
         assert one_line(done.err) and said in done.err
+
+
+def test_an_error_that_names_itself_as_its_cause(tmp_path: Path) -> None:
+    console = Console(tmp_path / "place")
+    console.write("odd.py", "try:\n    import nosuch\nexcept Exception as error:\n    raise error from error\n")
+    done = console("produce", "odd:app", "payments")
+    assert done.code == 2 and "No module named 'nosuch'" in done.err, done

@@ -34,6 +34,10 @@ def test_what_a_url_names() -> None:
         ("kafka://h?compression=rar", "'rar' is no compression; write none, gzip, snappy, lz4, zstd"),
         ("kafka://h?topic.cleanup.policy=delete", "leave out topic.cleanup.policy"),
         ("kafka://h?transaction-timeout=never", "1 to 900 seconds"),
+        ("kafka://h?transaction-timeout=5&transaction-timeout=6", "transaction-timeout is given twice"),
+        ("kafka://h?topic.retention.ms=5&topic.retention.ms=5", "topic.retention.ms is given twice"),
+        ("kafka://h?prefix=", "prefix has no value"),
+        ("kafka://h?config", "config has no value"),
     ],
 )
 def test_what_is_refused(url: str, said: str) -> None:

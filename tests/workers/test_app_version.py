@@ -74,6 +74,18 @@ def test_a_digest_changes_with_the_code_that_is_used_and_only_with_it(tmp_path: 
     assert version(write(tmp_path / "d", shop=f"{app}\n# new", rules="LIMIT = 5")) != first
 
 
+def test_an_app_lies_among_what_is_installed(tmp_path: Path) -> None:
+    """By itself, as a wheel; or below it, as an executor's folder in that of Spark. Of a wheel what lies beside it is others'."""
+    places = tmp_path / "site-packages", tmp_path / "site-packages" / "pyspark" / "work" / "app-1"
+    for place in places:
+        app = {"bank__in____init__": "", "bank__in__shop": f"import other\nfrom bank import rules\n{APP}"}
+        first = version(write(place, **app, other="", bank__in__rules="LIMIT = 5"), "bank.shop:app")
+        assert re.fullmatch("[0-9a-f]{8}", first)
+        assert (version(write(place, other="LIMIT = 1"), "bank.shop:app") == first) is (place == places[0])
+        write(place, other="")
+        assert version(write(place, bank__in__rules="LIMIT = 6"), "bank.shop:app") != first
+
+
 def test_what_python_has_is_no_part_of_it_wherever_it_lies(tmp_path: Path) -> None:
     """An app in the root folder of a container has Python below it; of that each process imports what its settings need."""
     lib = Path(sysconfig.get_path("stdlib"))

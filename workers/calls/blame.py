@@ -92,10 +92,9 @@ class Blame(msgspec.Struct, frozen=True):
 
     def error(self) -> ProcessorFailed:
         """What is reported where it stops."""
-        names = " or ".join(self.processors)
         error = ProcessorFailed(
-            f"{names} at {self.shown} in task {self.task} {self.reason}; {OTHER_WAYS if self.letter is Letter.NONE else WAYS}",
-            processor=names,
+            f"{self.found}; {OTHER_WAYS if self.letter is Letter.NONE else WAYS}",
+            processor=self._names,
             task=self.task,
             topic=self.topic,
             partition=self.partition,
@@ -103,6 +102,15 @@ class Blame(msgspec.Struct, frozen=True):
         )
         error.due = self.due
         return error
+
+    @property
+    def found(self) -> str:
+        """What happened where, for a person."""
+        return f"{self._names} at {self.shown} in task {self.task} {self.reason}"
+
+    @property
+    def _names(self) -> str:
+        return " or ".join(self.processors)
 
     @property
     def shown(self) -> str:

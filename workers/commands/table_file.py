@@ -64,6 +64,8 @@ class Lines:
         try:
             self._file.write(json.dumps(found) + "\n")
         except OSError as error:
+            if self._path is None:  # what standard output does not take is everybody's
+                raise
             raise _refused(self._path, error) from error
 
     def __enter__(self) -> Lines:
@@ -187,10 +189,7 @@ def _end(path: Path, *, keep: bool) -> None:
             _part(path).unlink()
 
 
-def _refused(path: Path | None, error: OSError) -> OSError | OrchestratorError:
-    """What a file does not take is its own error; what standard output does not take is everybody's."""
-    if path is None:
-        return error
+def _refused(path: Path, error: OSError) -> OrchestratorError:
     return OrchestratorError(
         f"--out {path} cannot be written ({error.strerror or error}); name another file, or make room"
     )

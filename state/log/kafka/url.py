@@ -7,6 +7,7 @@ several logs may share it; `transaction-timeout` is in seconds; `topic.NAME` is 
 
 from __future__ import annotations
 
+from collections import Counter
 from urllib.parse import parse_qsl
 
 from state.errors import StateError
@@ -31,7 +32,13 @@ def parse(url: str) -> KafkaOptions:
         raise BadUrl(f"{url}: write kafka://HOST:PORT, or several with commas between them")
     prefix, timeout_s, topic_settings, config = "", TRANSACTION_TIMEOUT_S, dict[str, str](), ""
     compression = ""
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    options = parse_qsl(query, keep_blank_values=True)
+    for name, count in Counter(name for name, _ in options).items():
+        if count > 1:
+            raise BadUrl(f"{url}: {name} is given twice; keep one of them")
+    for name, value in options:
+        if not value.strip():
+            raise BadUrl(f"{url}: {name} has no value; give it one, or leave it out")
         if name == "prefix":
             prefix = value
         elif name == "transaction-timeout":
