@@ -80,15 +80,15 @@ class Computed:
                 found[name] = found.get(name, 0) + count
         return dict(sorted(found.items()))
 
-    def ranges(self, history: History) -> list[str]:
-        """What was read of topics of other logs that were named without positions, as options of a command."""
+    def unnamed(self, history: History) -> list[tuple[str, str]]:
+        """What was read of topics of other logs that were named without positions: for which topic, and what with its positions."""
         given = {one.text.strip() for sources in history.values() for one in sources if isinstance(one, From)}
         read = {(topic, name) for topic, (_, shown) in self.files.items() for name in shown.values()}
-        return [
-            f"--from '{topic}={name}'"
-            for topic, name in sorted(read)
-            if name.startswith(f"{LOG}:") and name not in given
-        ]
+        return [(topic, name) for topic, name in sorted(read) if name.startswith(f"{LOG}:") and name not in given]
+
+    def ranges(self, history: History) -> list[str]:
+        """The same as options of a command."""
+        return [f"--from '{topic}={name}'" for topic, name in self.unnamed(history)]
 
     def placed(self) -> dict[Partition, int]:
         """How many outputs each partition gets."""

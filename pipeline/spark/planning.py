@@ -24,6 +24,7 @@ from pipeline.spark.backfill import refuse_used
 from pipeline.spark.history import BadHistory
 from pipeline.spark.inputs import History
 from pipeline.spark.own_words import own_words
+from pipeline.spark.remarks import shortened
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.sources import From, read_as
 from state.errors import LogMissing, StateError
@@ -39,10 +40,10 @@ START_S = 15.0
 
 
 async def planned(app_ref: str, url: str, history: History, shape: Shape, cluster: Cluster) -> dict[str, Any]:
-    """The facts: `inputs` with rows and bytes (null where Spark reads), `tasks`, `seconds`, an estimate; `refused`: why a
-    backfill would be, by what the log has of the app, or null. Raises WrongUse."""
+    """The facts: `inputs` with rows and bytes (null where Spark reads), `tasks`, `seconds`, an estimate; `gone`: by topic, how many
+    positions the log has no more; `refused`: why a backfill would be, by what it has of the app, or null. Raises WrongUse."""
     app = load(app_ref)
-    topology, in_log, refused = await _log_side(app.id, app.topology(), url)
+    topology, in_log, gone, refused = await _log_side(app.id, app.topology(), url)
     names = {topic.name: topic.topic for topic in app.topics.values()}
     known = {topic for sub in topology.subtopologies for topic in sub.sources} - {
         name for name, topic in topology.topics.items() if topic.kind == "repartition"
@@ -66,6 +67,7 @@ async def planned(app_ref: str, url: str, history: History, shape: Shape, cluste
         "tasks": sum(sub.partitions for sub in topology.subtopologies),
         "cores": cores(cluster.master),
         "seconds": round(START_S + total / RECORDS_S / cores(cluster.master)),
+        "gone": gone,
         "refused": refused,
     }
 
@@ -77,6 +79,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         for row in plan["inputs"]
     ]
     listed = table(shown, ("topic", "from", "rows", "bytes")) + "\n" if shown else ""
+    listed += "".join(f"{line}\n" for line in shortened(plan["gone"]))
     refused = "" if plan["refused"] is None else f"\na backfill would be refused: {plan['refused']}"
     return (
         f"{listed}about {plan['rows']:,} records in {counted(plan['tasks'], 'task')}, about {plan['seconds']} s with "
@@ -93,23 +96,30 @@ def cores(master: str) -> int:
     return int(here) if here else int(hosts) * int(each)
 
 
-async def _log_side(application: str, topology: Topology, url: str) -> tuple[Topology, dict[str, int], str | None]:
-    """The topology with the counts of the log, how many records inputs have there, and why a backfill would be refused."""
+async def _log_side(
+    application: str, topology: Topology, url: str
+) -> tuple[Topology, dict[str, int], dict[str, int], str | None]:
+    """The topology with the counts of the log, how many records inputs have there, how many they have lost, and why a backfill
+    would be refused."""
     try:
         log = await open_log(url, create=False)
     except LogMissing:
-        return topology, {}, None
+        return topology, {}, {}, None
     try:
         known = await log.topics(list(topology.topics))
         counts = {name: info.partitions for name, info in known.items()}
         found: dict[str, int] = {}
+        gone: dict[str, int] = {}
         inputs: list[Partition] = []
         for topic in sorted({name for sub in topology.subtopologies for name in sub.sources} & set(counts)):
             partitions = [Partition(topic, number) for number in range(counts[topic])]
             starts, ends = await log.starts(partitions), await log.ends(partitions)
             inputs += partitions
-            found[topic] = sum(ends.values()) - sum(starts.values())
-        return topology.with_partitions(counts), found, await _refused(log, application, inputs)
+            lost = sum(starts.values())
+            found[topic] = sum(ends.values()) - lost
+            if lost and topology.topics[topic].start != "end":
+                gone[topic] = lost
+        return topology.with_partitions(counts), found, gone, await _refused(log, application, inputs)
     finally:
         await log.close()
 

@@ -19,10 +19,11 @@ import pytest
 
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.testing import Driver
-from pipeline.files.shape import shape_of
+from pipeline.files.shape import Shape, shape_of
 from pipeline.spark.backfill import backfill
 from pipeline.spark.engine import ComputationFailed
 from pipeline.spark.history import BadHistory
+from pipeline.spark.planning import plan_text, planned
 from pipeline.spark.verifying import verify
 from pipeline.values.partitioner import partition_of
 from state import manifest, snapshot
@@ -30,6 +31,7 @@ from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
 from tests.spark import loop, outside, sample
+from workers.commands.cluster import LOCAL
 from workers.commands.consume import read_all
 from workers.fleet import held_lease as lease_module
 from workers.prepare import prepare
@@ -219,6 +221,27 @@ async def test_history_files_come_before_the_log(place: Place) -> None:
     assert Counter(key for key, *_ in written["letters"].elements()) == Counter(
         key for key, *_ in outputs["letters"].elements()
     )
+    await log.close()
+
+
+async def test_an_input_that_has_lost_its_beginning_is_named(place: Place) -> None:
+    """What is left is computed; that it is not all of it is no secret, of a topic of another log neither."""
+    log = await place.log()
+    await write(log, loop.app, [(loop.firsts, f"p{n % 3}", n, n) for n in range(9)])
+    ends = await log.ends([Partition("firsts", n) for n in range(2)])
+    await write(log, loop.app, [(loop.firsts, f"p{n % 3}", n, n) for n in range(9, 15)])
+    assert await log.trim(ends) == sum(ends.values()) == 9
+    lost = 9
+    warning = "has lost its first {} to its retention; this history begins behind them"
+    plan = await planned(LOOP, place.url, {}, Shape(), LOCAL)
+    assert f"warning: firsts {warning.format(f'{lost} positions')}" in plan_text(plan)
+    await place.backfill(LOOP)
+    assert [line for line in place.said if "has lost" in line] == [
+        f"warning: firsts {warning.format(f'{lost} positions')}"
+    ]
+    checks = await verify(LOOP, place.url, say=place.said.append, session=place.spark)
+    assert [check["found"] for check in checks if not check["ok"]] == [lost]
+    assert place.said[-1].startswith("no table and no output was compared")
     await log.close()
 
 
