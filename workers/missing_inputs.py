@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import WrongUse
 from pipeline.errors import PipelineError
 from state.log.protocol import GroupLog
+from workers.kept_partitions import what_keeps_its_partitions
 from workers.prepare import DESCRIPTION, NUMBERING, Prepared, prepare
 from workers.renamed_tables import what_begins_empty
 
@@ -31,8 +32,13 @@ _DIGITS, _SEPARATORS = re.compile(r"\d+"), re.compile(r"[._-]+")
 async def prepare_and_say(
     log: GroupLog, app: App, url: str, say: Callable[[str], object], written: str = ""
 ) -> Prepared:
-    """`prepare`, and what `what_is_made` and `what_begins_empty` have to be said; raises what they do."""
-    lines = [await what_is_made(log, app, url, written), *await what_begins_empty(log, app)]
+    """`prepare`, and what is to be said of it: of topics that are made or keep what they have, of tables that begin empty. Raises what
+    `what_is_made` does."""
+    lines = [
+        await what_is_made(log, app, url, written),
+        *await what_begins_empty(log, app),
+        *await what_keeps_its_partitions(log, app),
+    ]
     prepared = await prepare(log, app)
     for line in filter(None, lines):
         say(line)
