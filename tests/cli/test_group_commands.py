@@ -290,7 +290,7 @@ def test_force_stops_the_leavers(group: Console) -> None:
 
 def test_an_interrupt_leaves_it_running(group: Console) -> None:
     """SIGSTOP of a leaver's worker holds the scale-down up, so that the interrupt comes in its midst."""
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    for number, code, deadline in ((signal.SIGINT, 130, ()), (signal.SIGTERM, 143, ("--timeout", "10m"))):
         status = stable(group, 3)
         leaver = group.here("scale-down", "bank", "--by", "1", "--plan", "--json").json["leaving"][0]
         worker = next(i["pid"] for i in status["instances"] if i["id"] == leaver)
@@ -300,7 +300,7 @@ def test_an_interrupt_leaves_it_running(group: Console) -> None:
             waiting = group.start("scale-down", "bank", "--instances", leaver, "--wait", name=name)
             group.until("the scale-down", lambda: group.here("status", "bank", "--json").json["scale"])
             group.until("progress", lambda name=name: "still leaving" in group.said(name))
-            joined = group.start("scale-down", "bank", "--to", "2", "--wait", name=f"joins{code}")
+            joined = group.start("scale-down", "bank", "--to", "2", "--wait", *deadline, name=f"joins{code}")
             group.until("progress", lambda code=code: "still leaving" in group.said(f"joins{code}"))
             waiting.send_signal(number)
             assert group.end(waiting) == code

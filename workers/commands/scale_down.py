@@ -25,6 +25,7 @@ from workers.fleet.client import Client, client_of
 from workers.fleet.presence import fleet_of, named_of
 
 POLL_S, SHUT_DOWN_S, TIMED_S, BAR = 0.1, 15.0, 5.0, 30
+NEARLY = 0.9  # of a timeout: the coordinator began to count before this command did
 NONE_RUNS = "no scale-down runs"
 
 
@@ -266,7 +267,7 @@ def _end(args: Any, facts: dict[str, Any]) -> int:
     if facts["outcome"] == "rolled back" and not args.undo:
         raise TimedOut(
             "the leavers did not get ready in time; the mark is taken back and they stay"
-            if args.timeout is not None
+            if args.timeout is not None and facts["elapsed_s"] * 1_000 >= NEARLY * args.timeout
             else "it was taken back, with `--undo` or by a --timeout of who began it; the leavers stay"
         )
     if facts["outcome"] == "forced":
