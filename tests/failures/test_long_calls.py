@@ -108,3 +108,32 @@ def test_a_call_that_makes_something_else_of_its_cancellation_is_undone_at_a_sto
     console.run(*FAST, instances=1)
     console.until("all receipts", lambda: len(receipts(console)) >= 20)
     assert receipts(console) == list(range(20))
+
+
+ASKS = """
+import time
+from collections.abc import Sequence
+
+from orchestrator import App, Record, Sink
+
+app = App("bank", partitions=1)
+payments = app.topic("payments", key=str, value=int)
+receipts = app.topic("receipts", key=str, value=int)
+
+
+@app.processor(payments, receipts, batch=True)
+def settle(payments: Sequence[Record[str, int]], receipts: Sink[str, int]) -> None:
+    time.sleep(0.2)
+    for payment in payments:
+        receipts.send(payment.key, payment.value)
+"""
+
+
+def test_a_batch_that_costs_the_same_for_any_number_is_not_made_small(console: Console) -> None:
+    """As one that asks a database once. It went down to one record a call: two thousand took seven minutes."""
+    console.write("bank.py", ASKS)
+    rows = "\n".join(json.dumps({"key": f"k{n}", "value": n}) for n in range(2_000))
+    assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0
+    console.run(*FAST)
+    console.until("all receipts", lambda: len(receipts(console)) >= 2_000)
+    assert receipts(console) == list(range(2_000))

@@ -31,6 +31,7 @@ from workers.tasks.inbox import inbox
 from workers.tasks.port import Port, SharedTables
 from workers.tasks.snapshot_progress import GivenUp, reading
 from workers.tasks.stores import Opened, StoreOpener, close, origins, wait_for_capacity, wipe
+from workers.tasks.turn_size import TurnSize
 
 log = logging.getLogger("orchestrator.task")
 LOCK_RETRY_S = 0.05
@@ -106,8 +107,7 @@ class TaskRun:
         self.awaited = False  # there was input when it began
         self.pause_ms = self.records = self.opened_ms = self.restored_from = 0
         self.level_ms: int | None = None  # after the opening, its stores were level with their changelogs
-        self.turn_records = 32  # grows to what a turn has time for
-        self.is_damaged = False  # its stores are wiped when they are closed
+        self.turn_size, self.is_damaged = TurnSize(), False  # damaged: its stores are wiped when they are closed
         self._asked: beginning.Asked | None = None  # ahead of what has to be read first
         self._ending: Ending | None = None  # of the owner before, until it has begun
         self._lock: TaskLock | None = None

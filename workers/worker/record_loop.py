@@ -29,7 +29,7 @@ from workers.worker.idle import Idle
 from workers.worker.left_out import LeftOutLines
 from workers.worker.ports import RecordPort
 from workers.worker.rests import Rests
-from workers.worker.turns import adapted, died, in_turn, undo
+from workers.worker.turns import died, in_turn, undo
 from workers.worker.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
@@ -271,14 +271,14 @@ class RecordLoop:
         run.merger.put_back(run.id.partition, turn.records[done:] if again is None else turn.process.left(turn.records))
         if again is not None:
             self.rests.begin(run, again.delay_s)
-        elif turn.process.most_at_once == 1:
-            run.turn_records = adapted(run.turn_records, took_s, TURN_COLUMNS if columns else TURN_RECORDS)
+        elif turn.process.most_at_once == 1 and not turn.is_careful:
+            run.turn_size.ended(max(1, done), took_s, TURN_COLUMNS if columns else TURN_RECORDS)
         self._calls_ended(run)
 
     def _take(self, run: TaskRun, process: TaskProcess) -> Turn:
         """The records of the next turn; one, with a note of its call, where the worker is careful."""
         careful = self._caution.is_careful(run.scope)
-        most = 1 if careful else run.turn_records if process.most_at_once == 1 else process.most_at_once
+        most = 1 if careful else run.turn_size.records if process.most_at_once == 1 else process.most_at_once
         turn = Turn(run.scope, process, run.merger.take(most, to_first_end=process.keeps_order), careful)
         if careful:
             self._caution.begin(blame(turn))

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from pipeline.process import TaskProcess
-from workers.calls.call_watch import TURN_S
 
 T = TypeVar("T")
 
@@ -39,10 +38,3 @@ def undo(run: Runs, calls: asyncio.Task[None]) -> None:
     if run.process is not None:
         run.process.on_error.are_undone = True
     calls.cancel()
-
-
-def adapted(records: int, took_s: float, most: int) -> int:
-    """How many records the next turn takes: a batch is one call, which nothing but its size keeps short."""
-    if took_s > TURN_S:
-        return max(1, int(records * TURN_S / took_s))
-    return min(most, records * 2) if took_s < TURN_S / 2 else records

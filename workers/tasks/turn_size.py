@@ -1,0 +1,74 @@
+"""How many records the next turn of a task takes. Pure.
+
+One rule: a turn is kept short (TURN_S) by its size only as far as its size makes it long. A batch is one call, which nothing else keeps
+short; but one that asks something outside costs as much for one record as for hundreds, and made small it would only be called
+more often. What a record adds is the slope of lately seen turns of different sizes. In the flow: record_loop.py (workers/worker) -> here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import combinations
+from statistics import median
+
+from workers.calls.blame import TURN_S
+
+FIRST, SEEN = 32, 12
+
+
+class TurnSize:
+    """`records` is the size of the next turn. It grows while what its records add to it takes less than half of TURN_S, or of what a call
+    takes without them where that is more, and shrinks where it takes more than that."""
+
+    __slots__ = ("_is_odd", "_seen", "_slope_s", "_still_s", "records")
+
+    def __init__(self) -> None:
+        self.records = FIRST
+        self._seen: deque[tuple[int, float]] = deque(maxlen=SEEN)
+        self._slope_s: float | None = None  # what a record adds; None where nothing is known
+        self._still_s = 0.0  # what is left of a turn without any
+        self._is_odd = False  # the last turn took far longer than what is known of others lets expect
+
+    def ended(self, records: int, took_s: float, most: int) -> None:
+        """A turn of so many records (one or more) took so long; the next takes `most` of them at most."""
+        if self._is_held_up(records, took_s):
+            return
+        self._seen.append((records, took_s))
+        if took_s < TURN_S / 2:
+            self.records = min(most, self.records * 2)
+        elif not self._learn():
+            self._try_another(records, took_s, most)
+        elif self._slope_s is not None:
+            allowed_s, added_s = max(TURN_S, self._still_s), self._slope_s * records
+            if added_s > allowed_s:
+                self.records = max(1, int(allowed_s / self._slope_s))
+            elif added_s < allowed_s / 2:
+                self.records = min(most, self.records * 2)
+
+    def _is_held_up(self, records: int, took_s: float) -> bool:
+        """Once it may be anything, as a busy machine; twice in a row it is another kind of work, of which nothing is known."""
+        known_s = math.inf if self._slope_s is None else 2 * (self._still_s + self._slope_s * records)
+        was_odd, self._is_odd = self._is_odd, took_s > max(TURN_S, known_s)
+        if self._is_odd and was_odd:
+            self._seen.clear()
+            self._slope_s, self._is_odd = None, False
+        return self._is_odd
+
+    def _learn(self) -> bool:
+        """By the slopes between any two turns, as Theil and Sen have it, of which one that was held up has few: the middle one says what a turn
+        takes without records, and the lower quartile what they add, as a size that matters shows in most of them. False where nothing
+        is known, or for as long as is looked at all turns were of one size."""
+        slopes = sorted((b - a) / (n - m) for (m, a), (n, b) in combinations(self._seen, 2) if n != m)
+        if slopes:
+            self._slope_s = max(0.0, slopes[len(slopes) // 4])
+            middle = max(0.0, median(slopes))
+            self._still_s = max(0.0, median(took - middle * records for records, took in self._seen))
+        return bool(slopes) or (self._slope_s is not None and len(self._seen) < SEEN)
+
+    def _try_another(self, records: int, took_s: float, most: int) -> None:
+        """A size of which something can be learned: the one that would be right if the records were all that takes time."""
+        if self._slope_s is None and took_s > TURN_S:
+            self.records = max(1, int(records * TURN_S / took_s))
+        else:
+            self.records = self.records // 2 if self.records > 1 and took_s > TURN_S else min(most, self.records * 2)
