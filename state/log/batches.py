@@ -276,6 +276,16 @@ def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, bytes, Iter
             yield header.base, whole, batch
 
 
+def damage_in(data: bytes) -> str:
+    """What is wrong with these batches, as far as their bytes say without being decoded; "" where nothing is."""
+    try:
+        for _ in _batches(data, 0):
+            pass
+    except (LogDamaged, CorruptRecordException) as error:
+        return str(error)
+    return ""
+
+
 def _read(
     data: bytes, from_position: int, taken: Callable[[Iterable[Any], int], list[_Taken]]
 ) -> Iterator[tuple[int, list[_Taken]]]:

@@ -22,7 +22,7 @@ from state.log.group_store import AppMetadata, MetadataKind, OwnerRecord
 from state.log.protocol import NewRecord, Partition, Retention, StoredRecord, TaskCommit, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 from state.log.sqlite_backup import backup
-from state.log.sqlite_check import problems
+from state.log.sqlite_check import are_of_indexes, problems
 from tests.small_disk import small
 
 __all__ = ["small"]
@@ -256,6 +256,23 @@ async def test_a_row_that_an_index_has_lost_is_not_left_out(tmp_path: Path) -> N
     mended = await open_sqlite(path, create=False)
     assert len(await read(mended)) == 10
     await mended.close()
+
+
+@pytest.mark.parametrize("at", [3, 40, -1], ids=["place", "head", "record"])
+async def test_bytes_of_a_batch_that_were_changed_are_found_by_a_look_at_the_whole(tmp_path: Path, at: int) -> None:
+    """SQLite does not see them; who reads there does, and may not for years."""
+    log = await made(tmp_path / "log.db")
+    for _ in range(50):
+        await log.append({T0: [RECORD]})
+    assert problems(tmp_path / "log.db") == []
+    [[data]] = log._writer.db.execute("select data from batches where base = 30")
+    changed = bytearray(data)
+    changed[at] ^= 1
+    log._writer.db.execute("update batches set data = ? where base = 30", (bytes(changed),))
+    await log.close()
+    [line] = problems(tmp_path / "log.db")
+    assert line.startswith("t-0: record batch at offset 30 does not match its checksum"), line
+    assert not are_of_indexes([line, "row 3 missing from index x"])
 
 
 async def test_batches_at_the_end_that_an_index_has_lost(tmp_path: Path) -> None:

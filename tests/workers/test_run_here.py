@@ -75,6 +75,17 @@ def test_an_app_runs_in_its_own_script(console: Console) -> None:
     assert "unlucky" in said and 'bank.py", line' in said and "workers/" not in said, said
 
 
+def test_a_program_goes_on_behind_it_and_runs_it_again(console: Console) -> None:
+    console.write("twice.py", "import bank\nbank.app.run()\nprint('between', flush=True)\nbank.app.run()\n")
+    program = console.script("twice.py", name="twice")
+    for number in (1, 2):
+        assert console.here("produce", "bank:app", "payments", stdin='{"key": "ann", "value": 1}').code == 0
+        console.until("the receipt", lambda n=number: console.here("consume", "bank", "receipts").out.count("\n") == n)
+        assert "between" not in console.said("twice") or number == 2
+        program.send_signal(signal.SIGINT)
+    assert console.end(program) == 0, console.said("twice")
+
+
 def test_a_fleet_beside_it_has_another_name(console: Console) -> None:
     """With state elsewhere the lock of the state folder tells it nothing: both were i1, and took each other's tasks for ever."""
     running = console.script("bank.py", name="script")

@@ -93,6 +93,12 @@ class Fleet:
             f"with `orchestrator scale-up {self._base.application} --by N`, or stop that one first",
         )
 
+    def let_go(self) -> None:
+        """Another one may be claimed."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     async def check(self) -> None:
         """Raises RefusedBySafety where a fleet runs the application with state elsewhere, or an instance of its name on this machine: a
         note of another one may be of a process that has ended, and who takes the name asks there."""
@@ -137,8 +143,7 @@ class Fleet:
             )
 
     async def run(self, count: int) -> int:
-        """Start `count` instances and look after them. `claim` and `announce` come first. Raises what the host raised
-        that is gone."""
+        """Start `count` instances and look after them, behind `claim` and `announce`. Raises what a host raised that is gone."""
         for _ in range(count):
             self._add()
         state = StateWatch(self._folder) if self._lock is not None else None
@@ -152,9 +157,7 @@ class Fleet:
             if self._ending is not None:
                 self._ending.cancel()
             await self.forget()
-            if self._lock is not None:
-                os.close(self._lock)
-                self._lock = None
+            self.let_go()
             if state is not None:
                 state.close()
         if self._error is not None:

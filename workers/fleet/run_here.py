@@ -132,8 +132,8 @@ async def _run(app: App, spec: InstanceSpec) -> int:
     client = Client(opened, app.id, lambda: instance_credentials(spec), spec.log)
     others = partial(elsewhere, client)
     name = NamedInstance(ProcessHost(), opened, spec, print, others)
+    fleet = Fleet(ProcessHost(), opened, spec, print, others)  # for its lock: it starts nothing
     try:
-        fleet = Fleet(ProcessHost(), opened, spec, print, others)  # for its lock: it starts nothing
         fleet.claim()
         await fleet.check()
         await refuse_first_start(opened, app, spec.log)
@@ -146,6 +146,7 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         return await _run_here(app, spec, memory, len(prepared.tasks()))
     finally:
         await name.forget()
+        fleet.let_go()
         await opened.close()
 
 
