@@ -15,10 +15,10 @@ from orchestrator.clocks import monotonic_s
 from orchestrator.errors import RefusedBySafety
 from pipeline.spark.inputs import external
 from state.log.protocol import GroupLog, Log, Partition
+from workers.commands.consume import records_between
 from workers.prepare import Prepared, beginning, from_the_end
 
 QUIET_S, STILL_S, LOOK_S = 20.0, 3.0, 0.1
-ANSWER_S = 30.0
 BUSY_S = 3.0  # after which what is under way is taken out
 
 
@@ -78,7 +78,7 @@ async def moment_of(log: GroupLog, prepared: Prepared) -> Moment:
         await asyncio.sleep(LOOK_S)
     begins, unknown = await _begins(log, prepared, list(wanted), before, starts, wanted)
     until = {p: max(at[p], begins[p]) for p in wanted}
-    behind = [p for p in behind if until[p] < wanted[p] and await _has_records(log, p, until[p], wanted[p])]
+    behind = [p for p in behind if until[p] < wanted[p] and await records_between(log, p, until[p], wanted[p])]
     unread = sum(wanted[p] - until[p] for p in behind)
     gone = sum(max(0, starts[p] - begins[p]) for p in wanted)
     return Moment(begins, until, starts, ends, unread, under_way, gone, tuple(unknown))
@@ -130,21 +130,3 @@ async def first_begins(log: GroupLog, prepared: Prepared, until: Mapping[Partiti
             begun = await beginning(log, prepared, p)
             found[p] = until[p] if begun is None or begun < start else begun
     return found
-
-
-async def _has_records(log: Log, partition: Partition, start: int, end: int) -> bool:
-    """Whether a record lies there: behind the last one of a transaction there is a marker alone. A log that gives nothing for long has
-    not said that there is none."""
-    reader = log.reader()
-    reader.add(partition, start)
-    try:
-        position, deadline = start, monotonic_s() + ANSWER_S
-        while position < end and monotonic_s() < deadline:
-            fetched = await reader.poll(wait_ms=1_000)
-            if any(one.data for one in fetched):
-                return True
-            if fetched:
-                position, deadline = fetched[-1].next_position, monotonic_s() + ANSWER_S
-        return position < end
-    finally:
-        await reader.close()

@@ -288,7 +288,7 @@ async def test_what_came_due_is_left_to_its_policy_and_the_rest_happens_once(con
     rows += [{"key": f"end {n}", "value": 10, "timestamp_ms": 100_000} for n in range(8)]
     for topic, few in (("plain", rows), ("other", rows[-8:])):
         assert console("produce", "bank:app", topic, stdin="\n".join(map(json.dumps, few))).code == 0
-    console.start("run", "bank:app", "--instances", "2", name="run")
+    fleet = console.start("run", "bank:app", "--instances", "2", name="run")
     good = Counter(f"plain {n}" for n in range(60) if n not in SIZES)
     good += Counter([*(f"alone plain {n}" for n in range(60) if n != 31), *(f"alone end {n}" for n in range(8))])
     console.until("the dead letters", lambda: keys(console, "dead").total() >= 5)
@@ -300,6 +300,13 @@ async def test_what_came_due_is_left_to_its_policy_and_the_rest_happens_once(con
     dumped = [json.loads(line) for line in console("table", "dump", "bank", "counts").out.splitlines()]
     counts = {row["key"]: row["value"] for row in dumped if row["key"].startswith("plain")}
     assert counts == {f"plain {n}": 1 if n == 23 else 11 for n in range(60)}
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    on_disk = console("table", "dump", "bank", "counts")
+    assert [json.loads(line) for line in on_disk.out.splitlines()] == dumped
+    assert "read from this machine's disk" in on_disk.err and "lacks" not in on_disk.err, (
+        "behind the last one is a marker"
+    )
 
 
 def test_where_it_stops_what_came_due_is_named(console: Console) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import PLACE
+from orchestrator.clocks import monotonic_s
 from orchestrator.errors import WrongUse
 from pipeline.tables import expiry
 from pipeline.time.stored_form import StoredForm
@@ -18,7 +19,7 @@ from state.log.batches import decode
 from state.log.protocol import Fetched, Headers, Log, Partition, Reader, StoredRecord, TopicInfo
 from workers.fleet.client import description, log_of
 
-SETTLED_WITHIN_S = 2.0
+ANSWER_S, SETTLED_WITHIN_S = 30.0, 2.0
 
 
 def run(argv: list[str]) -> int:
@@ -191,5 +192,23 @@ async def has_records(log: Log, partition: Partition) -> bool:
                 if any(True for _ in (decode(part.data, part.position) if part.data else ())):
                     return True
         return False
+    finally:
+        await reader.close()
+
+
+async def records_between(log: Log, partition: Partition, start: int, end: int) -> bool:
+    """Whether a record lies there: behind the last one of a transaction there is a marker alone. A log that gives nothing for long has
+    not said that there is none."""
+    reader = log.reader()
+    reader.add(partition, start)
+    try:
+        position, deadline = start, monotonic_s() + ANSWER_S
+        while position < end and monotonic_s() < deadline:
+            fetched = await reader.poll(wait_ms=1_000)
+            if any(one.data for one in fetched):
+                return True
+            if fetched:
+                position, deadline = fetched[-1].next_position, monotonic_s() + ANSWER_S
+        return position < end
     finally:
         await reader.close()

@@ -21,6 +21,7 @@ from state.directory import StateDirectory, TableOnDisk
 from state.left_stores import left_stores
 from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import pairs_on_disk
+from workers.commands.consume import records_between
 from workers.commands.query_place import ask_where_it_is
 from workers.fleet.client import Client
 
@@ -99,7 +100,7 @@ async def of_disk(
             )
         if best is not None:
             places.append((best[1], task, best[2]))
-            if best[0] < ends[partition]:
+            if best[0] < ends[partition] and await records_between(log, partition, best[0], ends[partition]):
                 lacks = counted(ends[partition] - best[0], "offset")
                 warn(
                     f"{task}: its state on disk lacks the last {lacks} of its changelog; a start of the app restores them"
