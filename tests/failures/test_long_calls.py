@@ -137,3 +137,27 @@ def test_a_batch_that_costs_the_same_for_any_number_is_not_made_small(console: C
     console.run(*FAST)
     console.until("all receipts", lambda: len(receipts(console)) >= 2_000)
     assert receipts(console) == list(range(2_000))
+
+
+PASSES = """
+from orchestrator import App, Record, Sink
+
+app = App("bank", partitions=2)
+payments = app.topic("payments", key=str, value=str)
+receipts = app.topic("receipts", key=str, value=int)
+
+
+@app.processor(payments, receipts)
+def settle(payment: Record[str, str], receipts: Sink[str, int]) -> None:
+    receipts.send(payment.key, int(payment.value[:4]))
+"""
+
+
+def test_large_records_are_not_gathered_for_as_long_as_an_interval_lasts(console: Console) -> None:
+    """They would be in memory, and one commit of all of them would hold up whoever writes."""
+    console.write("bank.py", PASSES)
+    console.run(*FAST, "--commit-interval", "1h")
+    rows = "\n".join(json.dumps({"key": f"k{n}", "value": f"{n:04}" + "x" * 200_000}) for n in range(400))
+    assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0
+    console.until("a commit of most of them", lambda: len(receipts(console)) >= 300)
+    assert len(receipts(console)) < 400, "the rest waits for its interval"

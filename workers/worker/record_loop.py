@@ -35,12 +35,11 @@ from workers.worker.unreadable import Unreadable
 log = logging.getLogger("orchestrator.records")
 TURN_RECORDS, TURN_COLUMNS = 500, 1 << 15  # of a turn: most records, and in columns
 FETCH_BYTES, FETCH_BYTES_MIN = 256 << 10, 16 << 10
-BUFFER_BYTES, BUFFER_BYTES_ALL = 1 << 20, 64 << 20  # of fetched records that wait: of a partition, and of the worker
+BUFFER_BYTES, BUFFER_BYTES_ALL = 1 << 20, 64 << 20  # of records that wait: of a partition; of a worker, or for a commit
 COLUMNS = 8  # times as much of each where a processor takes columns: a call costs mostly what its distinct keys do
 ROUNDS = 20  # a turn of N calls at once takes so many times N records at most
 IDLE_MS, QUIET_MS = 20, 500  # where nothing can be processed; where besides nothing is to be committed or called
-LOOKS = 3  # heartbeats within which a sync call that lasts is looked at, at least
-CALL_END_S = 5.0  # how long an orderly stop waits for async calls before it undoes them
+LOOKS, CALL_END_S = 3, 5.0  # heartbeats for looking at a sync call that lasts; how long a stop waits for async calls
 
 
 class RecordLoop:
@@ -58,7 +57,7 @@ class RecordLoop:
         self._idle = Idle(worker.prepared.app.idle_ms, clock, worker.surroundings.wall_ms)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
         self.commit: asyncio.Task[None] | None = None  # that is under way
-        self._commit_s, self._next_commit = worker.spec.instance.commit_ms / 1000, 0.0
+        self._commit_s, self._next_commit, self._gathered = worker.spec.instance.commit_ms / 1000, 0.0, 0
         times = COLUMNS if any(one.columns for one in worker.prepared.app.processors.values()) else 1
         self._fetch_bytes, self._buffer_bytes = FETCH_BYTES * times, BUFFER_BYTES * times
         self._stopped = asyncio.Event()
@@ -186,6 +185,7 @@ class RecordLoop:
                 self._reader.drop(part.partition)
                 continue
             self._nudge(run)
+            self._gathered += len(part.data)
         return bool(fetched)
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
@@ -212,11 +212,11 @@ class RecordLoop:
                 self._reader.drop(partition)
 
     def _look_at_the_time(self) -> None:
-        """Every commit interval: report what was completed, also in calls that are under way."""
-        now = asyncio.get_running_loop().time()
-        if now < self._next_commit and not self._caution.commits_now(self.active):
+        """Every commit interval, or once much was read: report what was completed, also in calls that are under way."""
+        now, is_much = asyncio.get_running_loop().time(), self._gathered >= BUFFER_BYTES_ALL
+        if now < self._next_commit and not is_much and not self._caution.commits_now(self.active):
             return
-        self._next_commit = now + self._commit_s
+        self._next_commit, self._gathered = now + self._commit_s, 0
         self.rests.look(self.active())
         for run, error in died(self._calls):
             self._calls_ended(run, failed=True)
