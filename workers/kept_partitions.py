@@ -27,9 +27,9 @@ async def what_keeps_its_partitions(log: GroupLog, app: App) -> list[str]:
         return []
     there = await log.topics([topic.topic for topic in app.topics.values() if topic.partitions is None])
     kept = [
-        f"{name} keeps its {before} (this version has {app.partitions})"
+        f"{name} keeps its {info.partitions} (this version has {app.partitions})"
         for name, info in sorted(there.items())
-        if info.partitions == before
+        if info.partitions != app.partitions
     ]
     if not kept:
         return []

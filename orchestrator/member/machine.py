@@ -304,6 +304,8 @@ class MemberMachine:
         holding = self.held.get(event.task)
         if holding is None:
             return []
+        if not holding.seen:
+            holding.recovery.forget()
         holding.position, holding.end, holding.seen = event.position, event.end, True
         holding.recovery.note(event.position, event.end, now_ms)
         if holding.role is Role.LEARNER and not holding.ready and self._announce(event.task):

@@ -13,20 +13,29 @@ WINDOW_MS = 5_000
 SAMPLE_MS = 200
 SAMPLES_MIN = 4
 SETTLED_MS = 1_000
-STILL_MS = WINDOW_MS - 2 * SAMPLE_MS
+STILL_MS = 30_000
 
 
 class Recovery:
     """Samples of one copy over the last seconds."""
 
-    __slots__ = ("_samples",)
+    __slots__ = ("_last_ms", "_moved_ms", "_position", "_samples")
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int, int]] = deque()
+        self._position, self._moved_ms, self._last_ms = -1, 0, 0
+
+    def forget(self) -> None:
+        """What was read until now has a rate of its own, as a snapshot's."""
+        self._samples.clear()
+        self._position = -1
 
     def note(self, position: int, end: int, now_ms: int) -> None:
         """The copy stands at `position`, its changelog ends at `end`."""
         samples = self._samples
+        if position != self._position:
+            self._position, self._moved_ms = position, now_ms
+        self._last_ms = now_ms
         if samples and (position < samples[-1][1] or end < samples[-1][2]):
             samples.clear()  # begun anew
         if samples and now_ms - samples[-1][0] < SAMPLE_MS:
@@ -64,8 +73,6 @@ class Recovery:
 
     @property
     def stands_still(self) -> bool:
-        """Whether it has read nothing for as long as is looked at: it is as close as it will come."""
-        if len(self._samples) < SAMPLES_MIN:
-            return False
-        (since, first, _), (until, last, _) = self._samples[0], self._samples[-1]
-        return until - since >= STILL_MS and first == last
+        """Whether it has read nothing for so long that nothing will come: it is as close as it will be. One that waits for its share of a
+        limit reads now and then."""
+        return self._last_ms - self._moved_ms >= STILL_MS

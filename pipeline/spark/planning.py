@@ -67,7 +67,9 @@ async def planned(app_ref: str, url: str, history: History, shape: Shape, cluste
         "tasks": sum(sub.partitions for sub in topology.subtopologies),
         "cores": cores(cluster.master),
         "seconds": round(START_S + total / RECORDS_S / cores(cluster.master)),
-        "gone": gone,
+        "gone": {
+            topic: count for topic, count in gone.items() if topic not in {names.get(one, one) for one in history}
+        },
         "refused": refused,
     }
 
@@ -117,7 +119,7 @@ async def _log_side(
             inputs += partitions
             lost = sum(starts.values())
             found[topic] = sum(ends.values()) - lost
-            if lost and topology.topics[topic].start != "end":
+            if lost and topology.topics[topic].start != "end" and topology.topics[topic].kind != "repartition":
                 gone[topic] = lost
         return topology.with_partitions(counts), found, gone, await _refused(log, application, inputs)
     finally:

@@ -35,7 +35,8 @@ def _removed(computed: Computed, inputs: Inputs) -> Iterator[tuple[str, int]]:
     """By topic; of those of other logs where no positions were named."""
     own: dict[str, int] = {}
     for partition, begins in inputs.begins.items():
-        if not from_the_end(inputs.prepared, partition):
+        is_rekey = inputs.prepared.topics[partition.topic].kind == "repartition"
+        if not (is_rekey or partition.topic in inputs.history or from_the_end(inputs.prepared, partition)):
             own[partition.topic] = own.get(partition.topic, 0) + begins
     yield from own.items()
     for _, name in computed.unnamed(inputs.history):

@@ -135,7 +135,7 @@ async def audit(
             "checks": checks,
         }
         if not all(check["ok"] for check in checks):
-            say("no table and no output was compared: what the log has is not what they were computed from")
+            say("no table and no output was compared, as a check before that failed")
             return facts
         under_way = await asyncio.to_thread(read_all, log_url, moment.under_way, of_batches(app))
         waiting = sum(rows.total() for rows in under_way.values())

@@ -50,10 +50,11 @@ def problems(path: Path) -> list[str]:
 
 def _of_batches(connection: sqlite3.Connection) -> Iterator[str]:
     """A line for each batch that is not what was written. A few at a time: a look that lasts would keep the log from shrinking."""
-    last = 0
-    while rows := connection.execute(_BATCHES, (last, _AT_ONCE)).fetchall():
-        last = rows[-1][0]
-        for _, topic, number, base, end, data in rows:
+    last, more = 0, True
+    while more:
+        more = False
+        for place, topic, number, base, end, data in connection.execute(_BATCHES, (last, _AT_ONCE)):
+            last, more = place, True
             if wrong := damage_in(stored(data, base, end)):
                 yield f"{topic}-{number}: {wrong}"
 

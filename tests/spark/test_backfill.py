@@ -235,6 +235,9 @@ async def test_an_input_that_has_lost_its_beginning_is_named(place: Place) -> No
     warning = "has lost its first {} to its retention; this history begins behind them"
     plan = await planned(LOOP, place.url, {}, Shape(), LOCAL)
     assert f"warning: firsts {warning.format(f'{lost} positions')}" in plan_text(plan)
+    (place.folder / "before.jsonl").write_text('{"key": "p0", "value": 1, "timestamp_ms": 1}\n')
+    files = {"firsts": [str(place.folder / "before.jsonl")]}
+    assert "has lost" not in plan_text(await planned(LOOP, place.url, files, Shape(), LOCAL)), "they are in files"
     await place.backfill(LOOP)
     assert [line for line in place.said if "has lost" in line] == [
         f"warning: firsts {warning.format(f'{lost} positions')}"

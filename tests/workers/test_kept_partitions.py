@@ -31,6 +31,7 @@ async def test_a_number_that_has_no_effect_is_said_once() -> None:
         "`orchestrator topics grow` gives a topic more"
     ]
     assert await said(log, version(4)) == []
+    assert "in keeps its 2 (this version has 8)" in (await said(log, version(8)))[0]
     assert await said(log, version(2)) == [], "the way back finds its own"
 
 

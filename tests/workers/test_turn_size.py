@@ -68,6 +68,26 @@ def test_times_that_vary(seed: int) -> None:
     assert sum(records for records, _ in fast) > 0.9 * MOST * len(fast)
 
 
+def test_what_comes_one_by_one_says_nothing_of_many() -> None:
+    """A topic that is alive begins with turns of one record."""
+    size = TurnSize()
+    for _ in range(50):
+        size.ended(1, 0.4, MOST)
+    assert rate(turns(lambda records: 0.4, 30, size)[-15:]) > 0.85 * MOST / 0.4
+    size = TurnSize()
+    for _ in range(50):
+        size.ended(1, 0.02, MOST)
+    assert size.records <= 64, "five hundred of them would be one call of ten seconds"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_two_kinds_of_work_in_turns(seed: int) -> None:
+    """The one that is long by its records does not stay long because of the one that is not."""
+    chance, size = random.Random(seed), TurnSize()
+    found = [took for _, took in turns(lambda records: 0.02 * records if chance.random() < 0.3 else 0.4, 300, size)]
+    assert sum(found) / len(found) < 2, "more where each that is long is taken for an exception"
+
+
 def test_work_that_changes_is_followed() -> None:
     size = TurnSize()
     for _ in range(3):

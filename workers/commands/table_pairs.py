@@ -100,7 +100,8 @@ async def of_disk(
             )
         if best is not None:
             places.append((best[1], task, best[2]))
-            if best[0] < ends[partition] and await records_between(log, partition, best[0], ends[partition]):
+            since = max(best[0], starts[partition])
+            if best[0] < ends[partition] and await records_between(log, partition, since, ends[partition]):
                 lacks = counted(ends[partition] - best[0], "offset")
                 warn(
                     f"{task}: its state on disk lacks the last {lacks} of its changelog; a start of the app restores them"

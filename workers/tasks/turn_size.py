@@ -14,7 +14,7 @@ from statistics import median
 
 from workers.calls.blame import TURN_S
 
-FIRST, SEEN = 32, 12
+FIRST, SEEN, LONG_S = 32, 12, 1.0
 
 
 class TurnSize:
@@ -33,10 +33,14 @@ class TurnSize:
     def ended(self, records: int, took_s: float, most: int) -> None:
         """A turn of so many records (one or more) took so long; the next takes `most` of them at most."""
         if self._is_held_up(records, took_s):
+            if (
+                took_s > LONG_S
+            ):  # others wait: were it its records, the next one is shorter; were it not, it grows again
+                self.records = max(1, records // 4)
             return
         self._seen.append((records, took_s))
         if took_s < TURN_S / 2:
-            self.records = min(most, self.records * 2)
+            self._grow(records, most)
         elif not self._learn():
             self._try_another(records, took_s, most)
         elif self._slope_s is not None:
@@ -44,7 +48,11 @@ class TurnSize:
             if added_s > allowed_s:
                 self.records = max(1, int(allowed_s / self._slope_s))
             elif added_s < allowed_s / 2:
-                self.records = min(most, self.records * 2)
+                self._grow(records, most)
+
+    def _grow(self, records: int, most: int) -> None:
+        """By what a turn has had: one of a single record says nothing of hundreds."""
+        self.records = min(most, max(self.records, 2 * records))
 
     def _is_held_up(self, records: int, took_s: float) -> bool:
         """Once it may be anything, as a busy machine; twice in a row it is another kind of work, of which nothing is known."""
@@ -68,7 +76,5 @@ class TurnSize:
 
     def _try_another(self, records: int, took_s: float, most: int) -> None:
         """A size of which something can be learned: the one that would be right if the records were all that takes time."""
-        if self._slope_s is None and took_s > TURN_S:
-            self.records = max(1, int(records * TURN_S / took_s))
-        else:
-            self.records = self.records // 2 if self.records > 1 and took_s > TURN_S else min(most, self.records * 2)
+        right = records // 2 if self._slope_s is not None else int(records * TURN_S / took_s)
+        self.records = max(1, right) if took_s > TURN_S and records > 1 else min(most, 2 * records)

@@ -37,14 +37,14 @@ def parse(url: str) -> KafkaOptions:
         if count > 1:
             raise BadUrl(f"{url}: {name} is given twice; keep one of them")
     for name, value in options:
-        if not value.strip():
-            raise BadUrl(f"{url}: {name} has no value; give it one, or leave it out")
         if name == "prefix":
             prefix = value
         elif name == "transaction-timeout":
             timeout_s = _seconds(url, value)
         elif name == "config":
-            config = value
+            config = value.strip()
+            if not config:
+                raise BadUrl(f"{url}: config names no file; name one, or leave it out")
         elif name == "compression":
             compression = _codec(url, value)
         elif name == f"{_TOPIC}cleanup.policy":
