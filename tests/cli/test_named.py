@@ -34,7 +34,7 @@ def tasks_of(status: Any, name: str) -> dict[str, int]:
 
 
 def test_what_ran_it_is_killed_and_the_other_takes_its_tasks_at_once(console: Console) -> None:
-    """As where any of its processes is: nobody said that it comes back, so its tasks do not wait for the session timeout."""
+    """As where any of its processes is: it may not come back, so its tasks do not wait for the session timeout."""
     words = ("--standbys", "1", "--session-timeout", "10m", "--rejoin-grace", "10m")
     left = join(console, "left", *words)
     stable(console, 1)

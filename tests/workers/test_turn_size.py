@@ -80,6 +80,14 @@ def test_what_comes_one_by_one_says_nothing_of_many() -> None:
     assert size.records <= 64, "five hundred of them would be one call of ten seconds"
 
 
+def test_a_size_that_is_known_stays_while_little_waits() -> None:
+    size = TurnSize()
+    turns(lambda records: 0.4, 60, size)
+    for _ in range(50):
+        size.ended(1, 0.4, MOST)
+    assert size.records >= MOST // 2
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_two_kinds_of_work_in_turns(seed: int) -> None:
     """The one that is long by its records does not stay long because of the one that is not."""

@@ -292,7 +292,7 @@ class Instance:
             elif line == LEAVE and not self._stop.is_set():
                 self._must_end = True
                 self._say(b"leave")
-        if not self._stop.is_set():  # killed, maybe with its machine: nobody said that it comes back
+        if not self._stop.is_set():  # its starter was killed: it may not come back
             self._stop_all(b"end")
 
     def _signal(self, source: str) -> None:

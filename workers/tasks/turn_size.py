@@ -33,16 +33,15 @@ class TurnSize:
     def ended(self, records: int, took_s: float, most: int) -> None:
         """A turn of so many records (one or more) took so long; the next takes `most` of them at most."""
         if self._is_held_up(records, took_s):
-            if (
-                took_s > LONG_S
-            ):  # others wait: were it its records, the next one is shorter; were it not, it grows again
-                self.records = max(1, records // 4)
+            # Others wait for one that is very long. Were it its records, the next one is shorter; were it not, it grows again.
+            self.records = self.records if took_s <= LONG_S else max(1, records // 4)
             return
         self._seen.append((records, took_s))
         if took_s < TURN_S / 2:
             self._grow(records, most)
         elif not self._learn():
-            self._try_another(records, took_s, most)
+            if self._slope_s is None or records >= self.records:  # else it was as small as what waited
+                self._try_another(records, took_s, most)
         elif self._slope_s is not None:
             allowed_s, added_s = max(TURN_S, self._still_s), self._slope_s * records
             if added_s > allowed_s:
