@@ -13,6 +13,7 @@ from state.log.sqlite import open_sqlite
 from state.log.sqlite_reader import SqliteReader
 from tests.spark import tallies
 from tests.spark.test_backfill import write
+from workers.commands import consume
 from workers.prepare import prepare
 
 
@@ -38,7 +39,7 @@ async def test_unread_records_are_counted_by_a_slow_log(
 ) -> None:
     """A second without an answer was taken for "there is none": verify said that all inputs are processed."""
     monkeypatch.setattr(moment, "STILL_S", 0.0)
-    monkeypatch.setattr(moment, "ANSWER_S", 0.1 if polls > 3 else 30.0)
+    monkeypatch.setattr(consume, "ANSWER_S", 0.1 if polls > 3 else 30.0)
     log = await open_sqlite(tmp_path / "log.db", create=True)
     await write(log, tallies.app, [(tallies.marks, f"m{n}", 1, n) for n in range(7)])
     Slow(monkeypatch, polls)
