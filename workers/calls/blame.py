@@ -93,7 +93,7 @@ class Blame(msgspec.Struct, frozen=True):
     def error(self) -> ProcessorFailed:
         """What is reported where it stops."""
         error = ProcessorFailed(
-            f"{self.found}; {OTHER_WAYS if self.letter is Letter.NONE else WAYS}",
+            f"{self.happened}; {OTHER_WAYS if self.letter is Letter.NONE else WAYS}",
             processor=self._names,
             task=self.task,
             topic=self.topic,
@@ -104,7 +104,7 @@ class Blame(msgspec.Struct, frozen=True):
         return error
 
     @property
-    def found(self) -> str:
+    def happened(self) -> str:
         """What happened where, for a person."""
         return f"{self._names} at {self.shown} in task {self.task} {self.reason}"
 

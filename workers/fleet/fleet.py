@@ -93,8 +93,8 @@ class Fleet:
             f"with `orchestrator scale-up {self._base.application} --by N`, or stop that one first",
         )
 
-    def let_go(self) -> None:
-        """Another one may be claimed."""
+    def release_lock(self) -> None:
+        """Another fleet of the application may be started here."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -157,7 +157,7 @@ class Fleet:
             if self._ending is not None:
                 self._ending.cancel()
             await self.forget()
-            self.let_go()
+            self.release_lock()
             if state is not None:
                 state.close()
         if self._error is not None:

@@ -146,7 +146,7 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         return await _run_here(app, spec, memory, len(prepared.tasks()))
     finally:
         await name.forget()
-        fleet.let_go()
+        fleet.release_lock()
         await opened.close()
 
 

@@ -230,7 +230,7 @@ class Instance:
         why = ""
         if blame is not None:
             self._blamed.setdefault(number, []).append(blame)
-            why = f" ({blame.found})"
+            why = f" ({blame.happened})"
         log.warning("worker %d of %s ended with %d%s; it is started again", number, self.spec.instance, code, why)
 
     async def _start(self, number: int) -> WorkerProcess:

@@ -21,13 +21,13 @@ class TurnSize:
     """`records` is the size of the next turn. It grows while what its records add to it takes less than half of TURN_S, or of what a call
     takes without them where that is more, and shrinks where it takes more than that."""
 
-    __slots__ = ("_is_odd", "_seen", "_slope_s", "_still_s", "records")
+    __slots__ = ("_fixed_s", "_is_odd", "_per_record_s", "_seen", "records")
 
     def __init__(self) -> None:
         self.records = FIRST
         self._seen: deque[tuple[int, float]] = deque(maxlen=SEEN)
-        self._slope_s: float | None = None  # what a record adds; None where nothing is known
-        self._still_s = 0.0  # what is left of a turn without any
+        self._per_record_s: float | None = None  # what a record adds; None where nothing is known
+        self._fixed_s = 0.0  # what is left of a turn without any
         self._is_odd = False  # the last turn took far longer than what is known of others lets expect
 
     def ended(self, records: int, took_s: float, most: int) -> None:
@@ -40,12 +40,12 @@ class TurnSize:
         if took_s < TURN_S / 2:
             self._grow(records, most)
         elif not self._learn():
-            if self._slope_s is None or records >= self.records:  # else it was as small as what waited
+            if self._per_record_s is None or records >= self.records:  # else it was as small as what waited
                 self._try_another(records, took_s, most)
-        elif self._slope_s is not None:
-            allowed_s, added_s = max(TURN_S, self._still_s), self._slope_s * records
+        elif self._per_record_s is not None:
+            allowed_s, added_s = max(TURN_S, self._fixed_s), self._per_record_s * records
             if added_s > allowed_s:
-                self.records = max(1, int(allowed_s / self._slope_s))
+                self.records = max(1, int(allowed_s / self._per_record_s))
             elif added_s < allowed_s / 2:
                 self._grow(records, most)
 
@@ -55,11 +55,11 @@ class TurnSize:
 
     def _is_held_up(self, records: int, took_s: float) -> bool:
         """Once it may be anything, as a busy machine; twice in a row it is another kind of work, of which nothing is known."""
-        known_s = math.inf if self._slope_s is None else 2 * (self._still_s + self._slope_s * records)
+        known_s = math.inf if self._per_record_s is None else 2 * (self._fixed_s + self._per_record_s * records)
         was_odd, self._is_odd = self._is_odd, took_s > max(TURN_S, known_s)
         if self._is_odd and was_odd:
             self._seen.clear()
-            self._slope_s, self._is_odd = None, False
+            self._per_record_s, self._is_odd = None, False
         return self._is_odd
 
     def _learn(self) -> bool:
@@ -68,12 +68,12 @@ class TurnSize:
         is known, or for as long as is looked at all turns were of one size."""
         slopes = sorted((b - a) / (n - m) for (m, a), (n, b) in combinations(self._seen, 2) if n != m)
         if slopes:
-            self._slope_s = max(0.0, slopes[len(slopes) // 4])
+            self._per_record_s = max(0.0, slopes[len(slopes) // 4])
             middle = max(0.0, median(slopes))
-            self._still_s = max(0.0, median(took - middle * records for records, took in self._seen))
-        return bool(slopes) or (self._slope_s is not None and len(self._seen) < SEEN)
+            self._fixed_s = max(0.0, median(took - middle * records for records, took in self._seen))
+        return bool(slopes) or (self._per_record_s is not None and len(self._seen) < SEEN)
 
     def _try_another(self, records: int, took_s: float, most: int) -> None:
         """A size of which something can be learned: the one that would be right if the records were all that takes time."""
-        right = records // 2 if self._slope_s is not None else int(records * TURN_S / took_s)
+        right = records // 2 if self._per_record_s is not None else int(records * TURN_S / took_s)
         self.records = max(1, right) if took_s > TURN_S and records > 1 else min(most, 2 * records)
