@@ -295,13 +295,14 @@ class Members:
         self._speak.subtract(set(member.join_request.protocols))
 
     def note_progress(self, member: Member, learning: Container[TaskId], now_ms: int) -> None:
-        """Remember when each restoring copy last came forward. What it is to learn (`learning`) and does not report counts
-        from when it was given to it: a member that speaks and does not restore would be waited for without end."""
+        """Remember when each restoring copy last came forward. A standby of a task in which nothing happens is not late: its time begins
+        when it is to learn the task (`learning`). What is to be learned and is not reported counts from when it was given to the
+        member: one that speaks and does not restore would be waited for without end."""
         if not member.progress and not member.status.copies:
             return
         for task, copy in member.status.copies.items():
             position, _ = member.progress.get(task, (-1, now_ms))
-            if copy.position > position or copy.ready:
+            if copy.position > position or copy.ready or task not in learning:
                 member.progress[task] = (copy.position, now_ms)
         for task in [t for t in member.progress if t not in member.status.copies and t not in learning]:
             del member.progress[task]
