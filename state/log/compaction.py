@@ -71,14 +71,17 @@ def require_changelog(topic: TopicInfo) -> None:
         )
 
 
-def survey(rows: Iterable[Row]) -> dict[bytes, int]:
-    """The last offset of each key."""
+def survey(rows: Iterable[Row]) -> tuple[dict[bytes, int], int]:
+    """The last offset of each key, and how many records there are."""
     last: dict[bytes, int] = {}
+    count = 0
     for row in rows:
-        for record in decode(row.data, row.base):
+        records = decode(row.data, row.base)
+        count += len(records)
+        for record in records:
             if record.key is not None:
                 last[record.key] = record.offset
-    return last
+    return last, count
 
 
 class _Group:

@@ -34,6 +34,7 @@ from state.log.protocol import (
     DELETE_RETENTION_MS,
     EXACTLY_ONCE,
     FOR_EVER,
+    Compacted,
     Fetched,
     Guarantee,
     Intended,
@@ -374,16 +375,17 @@ class MemoryLog(MemoryGroupStore):
 
     # ------------------------------------------------------------------ upkeep
 
-    async def compact(self, topic: str) -> int:
+    async def compact(self, topic: str) -> Compacted:
         if (found := self._topics.get(topic)) is None:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
         bases = await self.metadata_of_all(BASE, topic)
         based = stands_on_one(bases.values(), found)
-        return sum(
+        done = [
             self.part(Partition(topic, number)).compact(self.now_ms(), self._delete_retention_ms, stands_on_base=based)
             for number in range(found.partitions)
-        )
+        ]
+        return Compacted(sum(one.removed for one in done), sum(one.kept for one in done))
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         parts = [(self.part(partition), position) for partition, position in positions.items()]

@@ -14,7 +14,7 @@ from state.log import batches, checks, compaction
 from state.log.batches import Batch
 from state.log.compaction import Pass, Row
 from state.log.group_store import OwnerRecord
-from state.log.protocol import Fetched, Partition, Retention, TaskCommit
+from state.log.protocol import Compacted, Fetched, Partition, Retention, TaskCommit
 
 
 @dataclass(slots=True)
@@ -89,14 +89,15 @@ class Entries:
 
     # ------------------------------------------------------------------ upkeep
 
-    def compact(self, now_ms: int, delete_retention_ms: int, *, stands_on_base: bool) -> int:
+    def compact(self, now_ms: int, delete_retention_ms: int, *, stands_on_base: bool) -> Compacted:
         """One pass; deletions of a changelog that stands on a base stay for ever."""
         end = self.readable_end
         rows = [row for row in self.rows if row.base < end]
         horizon_ms = now_ms - delete_retention_ms
         forgotten = 0 if stands_on_base else compaction.forgotten_below(self.passes, horizon_ms)
         merge_ms = max(delete_retention_ms // 8, 1)
-        todo = list(compaction.rewrites(rows, compaction.survey(rows), forgotten, merge_ms))
+        last, count = compaction.survey(rows)
+        todo = list(compaction.rewrites(rows, last, forgotten, merge_ms))
         self.passes = compaction.with_pass(self.passes, compaction.Pass(end, now_ms), delete_retention_ms)
         gone = {identity for rewrite in todo for identity in rewrite.replaced}
         made = [
@@ -106,7 +107,8 @@ class Entries:
         ]
         self.rows = [row for row in self.rows if row.identity not in gone] + made
         self.sort()
-        return sum(rewrite.removed for rewrite in todo)
+        removed = sum(rewrite.removed for rewrite in todo)
+        return Compacted(removed, count - removed)
 
     def expired(self, now_ms: int, retention: Retention) -> int:
         """Where it would begin if all went that is past its retention."""

@@ -82,6 +82,13 @@ class Retention(NamedTuple):
 FOR_EVER = Retention()
 
 
+class Compacted(NamedTuple):
+    """How many records a compaction removed, and how many it left."""
+
+    removed: int
+    kept: int
+
+
 class Intended(NamedTuple):
     """What a command is about to do with a log: topics that it deletes, topics that it grows, whether it forgets positions of the
     application, whether it seeds them, and topics of which it trims what was read."""
@@ -347,9 +354,9 @@ class Log(Protocol):
         without a position are ignored. Raises LeaseLost, StateError where members of another kind are in the group."""
 
     # upkeep
-    async def compact(self, topic: str) -> int:
+    async def compact(self, topic: str) -> Compacted:
         """Changelogs keep the last record of each key, and tombstones for a while (with a base, `state.log.base`: for
-        ever). Returns how many records this call removed: 0 where a broker does it in its own time."""
+        ever). Returns what this call did: zeros where a broker does it in its own time."""
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         """Removes batches before these positions, a few at a time, so that no writer waits for long (consumed records of a

@@ -27,6 +27,7 @@ from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import (
     DELETE_RETENTION_MS,
     EXACTLY_ONCE,
+    Compacted,
     Guarantee,
     Intended,
     MayWrite,
@@ -334,7 +335,7 @@ class SqliteLog:
 
     # ------------------------------------------------------------------ upkeep
 
-    async def compact(self, topic: str) -> int:
+    async def compact(self, topic: str) -> Compacted:
         """Partition by partition, in short transactions and off the loop: commits and polls go on between them.
         Raises UnknownTopic."""
         found = (await self.topics([topic])).get(topic)
@@ -343,11 +344,12 @@ class SqliteLog:
         compaction.require_changelog(found)
         bases = await self.metadata_of_all(BASE, topic)
         based = stands_on_one(bases.values(), found)
-        removed = 0
+        removed = kept = 0
         for number in range(found.partitions):
-            removed += await self._compact_partition(Partition(topic, number), stands_on_base=based)
+            done = await self._compact_partition(Partition(topic, number), stands_on_base=based)
+            removed, kept = removed + done.removed, kept + done.kept
         await self._shrink()
-        return removed
+        return Compacted(removed, kept)
 
     async def _shrink(self) -> None:
         """Gives the free pages back, a few at a time, for as long as they become fewer: what is written meanwhile takes and
@@ -363,16 +365,17 @@ class SqliteLog:
         await asyncio.sleep(LOOK_AGAIN_S)
         return result
 
-    async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> int:
+    async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> Compacted:
         part = (await self.read(lambda db: find_part(db, partition))).id
         passes = await self.read(partial(sqlite_reader.compactions, part=part))
         now_ms, retention_ms = wall_ms(), self._delete_retention_ms
         forgotten = 0 if stands_on_base else compaction.forgotten_below(passes, now_ms - retention_ms)
         last: dict[bytes, int] = {}
-        position = 0
+        position = count = 0
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
-            last.update(await asyncio.to_thread(compaction.survey, rows))
-            position = rows[-1].next
+            found, more = await asyncio.to_thread(compaction.survey, rows)
+            last.update(found)
+            count, position = count + more, rows[-1].next
         through, removed, position = position, 0, 0
         merge_ms = max(retention_ms // 8, 1)
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
@@ -381,13 +384,13 @@ class SqliteLog:
             )
             done = await self._remove(partial(self._upkeep.replace, part, todo)) if todo else 0
             if done is None:  # another process compacts the same partition: leave it to it
-                return removed
+                return Compacted(removed, count - removed)
             removed += done
             position = rows[-1].next
         made = compaction.with_pass(passes, compaction.Pass(through, wall_ms()), retention_ms)
         if made != passes:
             await self._write(partial(self._upkeep.compacted, part, made))
-        return removed
+        return Compacted(removed, count - removed)
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         removed = 0

@@ -106,6 +106,22 @@ async def test_a_changelog_is_compacted_once_half_of_it_is_new() -> None:
         assert await upkeep.round() == 0  # where nothing is new, never
 
 
+async def test_a_changelog_is_compacted_as_before_by_the_next_coordinator() -> None:
+    """It took the offsets that there had ever been for records that stayed, and let as many pile up again."""
+    log = await a_log("counting")
+
+    async def write(count: int) -> None:
+        await log.append({CHANGELOG: [NewRecord(b"%d" % (number % 10), b"v", 0) for number in range(count)]})
+
+    await write(1_000)
+    assert await LogUpkeep(log, "counting").round() == 990
+    await write(5)
+    following = LogUpkeep(log, "counting")
+    assert await following.round() == 5
+    await write(11)
+    assert await following.round() == 11
+
+
 async def test_a_topic_has_the_retention_that_its_app_declares_where_the_app_makes_it() -> None:
     app = App("keeping", partitions=1)
     app.topic("in", key=str, value=int, retention=timedelta(days=7), retention_bytes=1 << 30)

@@ -29,7 +29,7 @@ AT_MOST_EVERY = 60 * 24  # rounds after which a changelog with anything new is c
 
 @dataclass(slots=True)
 class _Compacted:
-    """A changelog at its last compaction: where its partitions ended, how many records stayed at most, and in which round."""
+    """A changelog at its last compaction: where its partitions ended, how many records stayed, and in which round."""
 
     ends: int = 0
     kept: int = 0
@@ -104,9 +104,9 @@ class LogUpkeep:
         is_due = new > 0 and self._round - before.round >= AT_MOST_EVERY
         if not is_due and new <= before.kept * DIRTY_SHARE / (1 - DIRTY_SHARE):
             return 0
-        removed = await self._log.compact(info.name)
-        self._compacted[info.name] = _Compacted(ends, max(0, before.kept + new - removed), self._round)
-        return removed
+        done = await self._log.compact(info.name)
+        self._compacted[info.name] = _Compacted(ends, done.kept, self._round)
+        return done.removed
 
 
 def _read_by(described: Mapping[str, object], partitions: Sequence[Partition]) -> list[Partition]:

@@ -16,6 +16,7 @@ from state.errors import LogDamaged, LogTimedOut, LogUnavailable, OutcomeUnknown
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import (
     EXACTLY_ONCE,
+    Compacted,
     Fetched,
     GroupLog,
     Guarantee,
@@ -338,7 +339,7 @@ class PatientLog:
 
     # upkeep
 
-    async def compact(self, topic: str) -> int:
+    async def compact(self, topic: str) -> Compacted:
         return await self._write(lambda: self.inner.compact(topic))
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:

@@ -28,6 +28,7 @@ from state.log.kafka.seeding import Contents, Seeds
 from state.log.kafka.writers import Writers
 from state.log.protocol import (
     EXACTLY_ONCE,
+    Compacted,
     Guarantee,
     Intended,
     MayWrite,
@@ -388,13 +389,13 @@ class KafkaLog:
 
     # ------------------------------------------------------------------ upkeep
 
-    async def compact(self, topic: str) -> int:
+    async def compact(self, topic: str) -> Compacted:
         """The brokers compact in their own time. Raises UnknownTopic."""
         found = (await self.topics([topic])).get(topic)
         if found is None:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
-        return 0
+        return Compacted(0, 0)
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         """The broker does not say how many records that were."""
