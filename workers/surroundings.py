@@ -32,7 +32,8 @@ from state.store.rocksdb import Budget
 from workers.app_version import app_version, package_version
 from workers.calls.blame import CallNote, remove_notes
 from workers.connection.credentials import instance_credentials
-from workers.connection.uplink import Line, ThreadLine
+from workers.connection.thread_line import ThreadLine
+from workers.connection.uplink import Line
 from workers.end_watch import end_within
 from workers.journal import Journal
 from workers.log.logs import BUSY_MS, open_log

@@ -114,6 +114,12 @@ class InstancesRequest(Request, tag="instances", frozen=True):
     """The instances of the group: where each listens, and on which host."""
 
 
+class CoordinatorRequest(Request, tag="coordinator", frozen=True):
+    """Where the coordinator listens, by the lease: an instance tells its workers, whose own loops a call may hold."""
+
+    right: ClassVar[Right] = Right.JOIN
+
+
 class CopyRequest(Request, tag="copy", frozen=True):
     """Copy all stores that an instance has open, on its disk, for a tool that reads them there. `name` of their folder."""
 

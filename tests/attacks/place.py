@@ -128,6 +128,10 @@ class Errors(logging.Handler):
         self.found.append(record.getMessage())
 
 
+async def no_lease() -> None:
+    """Of a group that nobody coordinates by a log."""
+
+
 class Place:
     """`async with Place() as place`: the group, until the block ends; then it is looked at. With `tls` it listens as other
     machines would reach it."""
@@ -147,7 +151,7 @@ class Place:
         )
         self.services = Services(replace(credentials(), tls=self._tls), SWEEP_S if self._tls is None else NEVER_S)
         self.coordinator.listen(self.services)
-        self.stores = InstanceStores("S1", {1: "one", 2: "two"}.get)
+        self.stores = InstanceStores("S1", {1: "one", 2: "two"}.get, no_lease)
         self.services.add(self.stores)
         self.address = await self.services.open(OPEN_HOST if self._tls is not None else "127.0.0.1")
         self._attackers: list[Attacker] = []

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.console import Console
+from pipeline.values.partitioner import partition_of
+from tests.cli.console import WAIT, Console
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "2s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
@@ -62,6 +65,80 @@ def test_an_owner_in_a_long_call_keeps_its_tasks_and_says_which_call(console: Co
     console.until("no call that lasts", lambda: notices() == "")
     after = {task["id"]: task["epoch"] for task in console.here("status", "bank", "--json").json["tasks"]}
     assert after == before, "no task was fenced or moved for it"
+
+
+HOLDS = """
+import time
+from pathlib import Path
+
+from orchestrator import App, Record, Sink, Table
+
+app = App("bank", partitions=6)
+payments = app.topic("payments", key=str, value=int)
+receipts = app.topic("receipts", key=str, value=int)
+balances = app.table("balances", key=str, value=int, default=int)
+
+
+@app.processor(payments, balances, receipts)
+def settle(payment: Record[str, int], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    balances[payment.key] += 1
+    if payment.value < 0:
+        with Path("called").open("a") as called:
+            called.write("x")
+        while not Path("goes-on").exists():
+            time.sleep(0.05)
+    receipts.send(payment.key, payment.value)
+"""
+
+
+@pytest.mark.parametrize("how", (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP), ids=lambda how: how.name)
+def test_an_owner_in_a_sync_call_keeps_its_tasks_where_the_coordinator_changes(
+    console: Console, how: signal.Signals
+) -> None:
+    """Its loop cannot look for the next one. All its tasks were fenced after --rejoin-grace, and the call was made twice."""
+    console.write("bank.py", HOLDS)
+    fleet = {
+        name: console.start("run", "bank:app", *FAST, "--rejoin-grace", "2s", "--name", name, name="run")
+        for name in ("i1", "i2", "i3")
+    }
+    assert console.here("wait", "bank", "--instances", "3", *WAIT).code == 0
+    before = console.here("status", "bank", "--json").json
+    first = before["coordinator"]["instance"]
+    other = next(row["id"] for row in before["instances"] if row["id"] != first)
+    held = {row["id"]: row["epoch"] for row in before["tasks"] if row["active"] == other}
+    keys = (str(number) for number in range(1_000))
+    key = next(key for key in keys if f"0_{partition_of(key.encode(), 6)}" in held)
+    assert console.here("produce", "bank:app", "payments", stdin=json.dumps({"key": key, "value": -1})).code == 0
+    console.until("the call", (console.folder / "called").exists)
+    journal = (console.folder / ".orchestrator/state/bank" / first / "journal.jsonl").read_text()
+    instance = next(row["pid"] for row in map(json.loads, journal.splitlines()) if row["what"] == "instance")
+    os.kill(instance, how)
+
+    def now() -> Any:
+        return console.here("status", "bank", "--json").json
+
+    gone = () if how == signal.SIGSTOP else (first,)  # the worker of a parent that stands still goes on
+
+    def has_another() -> bool:
+        status = now()
+        here = any(row["id"] == other and not row["silent"] for row in status["instances"])
+        is_whole = all(row["active"] and row["active"] not in gone for row in status["tasks"])
+        return here and is_whole and status["coordinator"]["instance"] != first
+
+    console.until("another coordinator, with all tasks", has_another)
+    assert held.items() <= {row["id"]: row["epoch"] for row in now()["tasks"]}.items(), "fenced for a call"
+    notices = next(row["notices"] for row in now()["instances"] if row["id"] == other)
+    assert "has lasted" in "\n".join(notices), "the call that the operator should know of"
+    (console.folder / "goes-on").touch()
+    console.until("the receipt", lambda: receipts(console) == [-1])
+    assert (console.folder / "called").read_text() == "x", "the call was made again"
+    if how == signal.SIGSTOP:
+        os.kill(instance, signal.SIGCONT)
+    assert held.items() <= {row["id"]: row["epoch"] for row in now()["tasks"]}.items()
+    for name, process in fleet.items():
+        if name != first:
+            process.send_signal(signal.SIGTERM)
+            assert console.end(process) == 0
 
 
 WAITS = """

@@ -17,6 +17,7 @@ from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
+from tests.attacks.place import no_lease
 from tests.group.coordinators import CREDENTIALS, Look, listening
 from workers.instance.instance_stores import InstanceStores
 
@@ -38,7 +39,7 @@ async def test_an_instance_that_coordinates_no_more_ends_connections_with_reques
     the request is unknown."""
     coordinator = Coordinator("bench", Settings(), KeptLedger([]), [Task(TaskId(0, 0))], {})
     services, address = await listening(coordinator)
-    services.add(InstanceStores("i1", {}.get))
+    services.add(InstanceStores("i1", {}.get, no_lease))
     async with asyncio.timeout(30):
         await coordinator.close()
         link = await connect(address, CREDENTIALS)

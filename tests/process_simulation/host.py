@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.coordinator.handshake import Credentials
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
@@ -20,8 +20,9 @@ from state.log.protocol import GroupLog
 from tests.process_simulation.disk import NoteFile
 from tests.process_simulation.process import DEAD, STOPPED, Process, ProcessGone, Thread, current
 from workers.calls.blame import CallNote
-from workers.connection.contact import Contact
-from workers.connection.uplink import ThreadLine, ThreadUplink, Watch
+from workers.connection.asking import Place
+from workers.connection.thread_line import ThreadLine, ThreadUplink
+from workers.connection.uplink import Caller
 from workers.fleet.fleet import Fleet
 from workers.instance.instance import Instance
 from workers.spec import BOUNCE, InstanceSpec, WorkerSpec
@@ -59,10 +60,8 @@ class MemoryLine(ThreadLine):
     def soon(self, work: Callable[..., Any], *args: Any) -> None:
         self._process.loop.hand_over(self._process, lambda: work(*args), self._thread.context)
 
-    async def open(
-        self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch, contact: Contact
-    ) -> ThreadUplink:
-        return await super().open(address, credentials, heartbeat_s, self._process.watching(watch), contact)
+    async def open(self, place: Place, caller: Caller) -> ThreadUplink:
+        return await super().open(place, replace(caller, watch=self._process.watching(caller.watch)))
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self._process.state == DEAD:  # what is left of it is unwound: nobody would run the work

@@ -179,7 +179,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """What one thread hands to another comes there in order."""
         process = CURRENT.get()
         assert process is not None
-        return self.hand_over(process, lambda: callback(*args))
+        return self.hand_over(process, lambda: callback(*args), context)
 
     def hand_over(self, giver: Process, call: Callable[[], object], context: Any = None) -> asyncio.Handle:
         giver.handed.append(call)

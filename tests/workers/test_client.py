@@ -15,7 +15,7 @@ from orchestrator.model import Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
 from state.log.memory import MemoryLog
 from tests.group.coordinators import CREDENTIALS, Look, joined, listening
-from workers.fleet import client
+from workers.connection import asking
 from workers.fleet.client import Client
 
 
@@ -28,7 +28,7 @@ class Change(Request, tag="change", frozen=True):
 async def test_a_question_without_an_answer_is_asked_of_who_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """`scale-down --wait` and `scale-up --wait` ended with 3 where the coordinator's process stood still, though another one had
     taken its place long before."""
-    monkeypatch.setattr(client, "ASK_S", 0.1)
+    monkeypatch.setattr(asking, "ASK_S", 0.1)
     log, asked = MemoryLog(), asyncio.Event()
 
     async def silent(coordinator: Coordinator, request: Request) -> None:

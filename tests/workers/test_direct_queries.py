@@ -25,7 +25,7 @@ from orchestrator.simulator.ledger import KeptLedger
 from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog, NewRecord, Partition, TopicSpec
 from state.store.memory import MemoryStore
-from tests.attacks.place import credentials, join_request
+from tests.attacks.place import credentials, join_request, no_lease
 from workers.commands.query_place import ask_where_it_is
 from workers.fleet.client import Client
 from workers.instance.instance_stores import InstanceStores
@@ -40,7 +40,7 @@ class Answering:
     def __init__(self, name: str, value: bytes | None) -> None:
         self.name, self.value, self.asked = name, value, 0
         self.services = Services(credentials())
-        self.services.add(InstanceStores(name, {1: "one"}.get))
+        self.services.add(InstanceStores(name, {1: "one"}.get, no_lease))
 
     async def begin(self) -> None:
         await self.services.open()

@@ -6,29 +6,27 @@ One rule: a client never creates a log, and adds nothing: it prints what the coo
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
 from orchestrator.clocks import monotonic_s
-from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NothingProven
 from orchestrator.coordinator.requests import Request, StatusRequest
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.transport import connect
-from orchestrator.errors import NotThere, OrchestratorError, RefusedBySafety, TimedOut, WrongUse
+from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
 from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
+from workers.connection.asking import Unanswered, ask_over
 from workers.connection.credentials import client_credentials
 from workers.fleet.presence import is_here, may_be_looked_after
 from workers.log.logs import log_path, log_url, open_log
 from workers.prepare import DESCRIPTION
 
-FIND_S, ALONE_S, ASK_S, ELSEWHERE_S = 8.0, 1.5, 20.0, 5.0
-_numbers = itertools.count(1)  # never the same twice: an answer that comes late matches no request
+FIND_S, ALONE_S, ELSEWHERE_S = 8.0, 1.5, 5.0
 
 
 def application_of(app: str) -> str:
@@ -71,10 +69,6 @@ async def description(log: GroupStore, application: str) -> dict[str, Any]:
         raise WrongUse(f"the log knows no application '{application}'; start it with `orchestrator run MODULE:APP`")
     facts: dict[str, Any] = json.loads(found)
     return facts
-
-
-class Unanswered(ConnectionEnded):
-    """The other end is there, and gave no answer in time."""
 
 
 class Client:
@@ -160,28 +154,6 @@ class Client:
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
-
-
-async def ask_over(connection: Connection, request: Request) -> Any:
-    """The answer to the request, over a connection that waits for nothing else. Raises ConnectionEnded, and what the other
-    end answers as an error."""
-    number = next(_numbers)
-    connection.send(messages.ask(number, request))
-    while True:
-        try:
-            async with asyncio.timeout(ASK_S):
-                answer = await connection.receive_down()
-        except TimeoutError:
-            raise Unanswered(f"did not answer within {ASK_S:g} s") from None
-        if isinstance(answer, messages.Answer) and answer.id == number:
-            if answer.error:
-                raise _raised(answer)
-            return answer.body
-
-
-def _raised(answer: messages.Answer) -> OrchestratorError:
-    kinds = {2: WrongUse, 3: RefusedBySafety, 4: TimedOut, 5: NotThere}
-    return kinds.get(answer.code, OrchestratorError)(answer.error)
 
 
 async def host_elsewhere(client: Client, names: Collection[str]) -> str | None:

@@ -171,7 +171,9 @@ class Instance:
         credentials = await in_renewal(self._surroundings.credentials, self.spec)
         await agree(log_, self.spec.application, credentials.secret)
         services = Services(credentials)
-        self._stores = InstanceStores(self.spec.instance, self._incarnations.get)
+        self._stores = InstanceStores(
+            self.spec.instance, self._incarnations.get, lambda: log_.lease(self.spec.application)
+        )
         services.add(self._stores)
         self._address = await services.open(*place_of(self.spec.listen, advertised=self.spec.advertise))
         return services

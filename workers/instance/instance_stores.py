@@ -1,4 +1,4 @@
-"""Queries of an instance: its listener takes them, its workers look the keys up.
+"""Queries of an instance: its listener takes them, its workers look the keys up. And where the coordinator is, for its workers.
 
 One rule: an answer counts only from the worker that was asked, over the connection that it was asked on, for a question
 that still waits. Workers are those processes that this instance has started: each attaches with its own incarnation.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.listener import Peer
-from orchestrator.coordinator.requests import CopyRequest, Requests, ScanRequest, StoreRequest
+from orchestrator.coordinator.requests import CoordinatorRequest, CopyRequest, Requests, ScanRequest, StoreRequest
 from orchestrator.errors import OrchestratorError, ProtocolError, WrongUse
 from orchestrator.model import TaskId
+from state.errors import StateError
+from state.log.group_store import Lease
 from workers.metrics.measures import Samples
 
 ANSWER_S, COPY_S = 5.0, 60.0
@@ -37,13 +39,19 @@ class Attached:
 
 
 class InstanceStores:
-    """See services.Service. `incarnation_of`: of the process that is the worker of this number now."""
+    """See services.Service. `incarnation_of`: of the process that is the worker of this number now; `lease`: the group's, as the log
+    has it."""
 
     opened_by: type[messages.Join] | type[messages.Attach] = messages.Attach
 
-    def __init__(self, instance: str, incarnation_of: Callable[[int], str | None]) -> None:
-        self.requests = Requests({StoreRequest: look_up, ScanRequest: scan, CopyRequest: copy_stores})
+    def __init__(
+        self, instance: str, incarnation_of: Callable[[int], str | None], lease: Callable[[], Awaitable[Lease | None]]
+    ) -> None:
+        self.requests = Requests(
+            {StoreRequest: look_up, ScanRequest: scan, CopyRequest: copy_stores, CoordinatorRequest: coordinator}
+        )
         self.instance = instance
+        self.lease = lease
         self._incarnation_of = incarnation_of
         self._attached: dict[int, Attached] = {}  # by peer
         self._ids = itertools.count(1)
@@ -132,6 +140,15 @@ async def scan(stores: InstanceStores, request: ScanRequest) -> dict[str, Any]:
     best = await _best(stores, request)
     assert isinstance(best, messages.Scanned)
     return {"pairs": best.pairs, "more": best.more, **_whence(stores, request, best)}
+
+
+async def coordinator(stores: InstanceStores, request: CoordinatorRequest) -> dict[str, Any]:
+    """Where it listens ("": none does), and its term. Raises OrchestratorError where the log does not answer."""
+    try:
+        lease = await stores.lease()
+    except StateError as error:
+        raise OrchestratorError(str(error)) from None
+    return {"term": 0, "address": ""} if lease is None else {"term": lease.term, "address": lease.address}
 
 
 async def copy_stores(stores: InstanceStores, request: CopyRequest) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from orchestrator.model import JoinRequest, TaskRange, up_to
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from state.log.protocol import EXACTLY_ONCE, Guarantee, MayWrite, always
+from workers.connection.asking import Place
 from workers.connection.contact import Contact
 from workers.connection.listening import reached_at
-from workers.connection.uplink import Line, Uplink
+from workers.connection.uplink import Caller, Line, Uplink
 from workers.worker.ports import SessionPort
 
 log = logging.getLogger("orchestrator.session")
@@ -147,19 +148,23 @@ class Session:
             return
         if not await self._open_writer():
             return
-        heartbeat_s = worker.spec.instance.settings.heartbeat_ms / 1000
-        uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.long_call, self._contact)
+        uplink = await self._line.open(Place(lease.term, lease.address), self._caller())
         if self._opened != self.join_request.writer:  # fenced meanwhile: the log does not know the new id yet
             await uplink.close()
             return
         self._alone_since = None
         self._uplink, writer = uplink, self.join_request.writer
         self._join(uplink)
-        looking = asyncio.create_task(self._look_for_another(lease.term, uplink))
+        looking = asyncio.create_task(self._look_for_another(uplink))
         try:
             await self._listen(uplink, writer)
         finally:
             looking.cancel()
+
+    def _caller(self) -> Caller:
+        spec = self._worker.spec
+        heartbeat_s = spec.instance.settings.heartbeat_ms / 1000
+        return Caller(self._credentials, heartbeat_s, self._worker.long_call, self._contact, spec.address)
 
     async def _open_writer(self) -> bool:
         """Have the log know the transactional id that joins, also where a fence gave the worker another one while the log
@@ -176,7 +181,7 @@ class Session:
             self._opened = writer
         return True
 
-    async def _look_for_another(self, term: int, uplink: Uplink) -> None:
+    async def _look_for_another(self, uplink: Uplink) -> None:
         """A coordinator that hangs keeps its connections: nothing but the lease says that there is another by now."""
         while True:
             await self._worker.pulse.next(LOOK_S)
@@ -185,7 +190,7 @@ class Session:
             except StateError as error:
                 log.debug("session: %s", error)
                 continue
-            if lease is not None and lease.term > term:
+            if lease is not None and lease.term > (term := uplink.term):
                 log.info(
                     "term %d is over, though its coordinator keeps the connection; asking that of term %d",
                     term,
