@@ -114,7 +114,7 @@ class Comparing:
         joins = self._joins_behind()
 
         def after() -> DataFrame:
-            return heads(self._records_of_changelogs(None, ends).withColumn("copy", alone), joins)
+            return heads(self._records_of_changelogs(None, ends, goes_on=True).withColumn("copy", alone), joins)
 
         def again() -> DataFrame:
             words = last_words(self._changelogs(ends), "subject", "partition", name="there").withColumn("copy", alone)
@@ -129,16 +129,18 @@ class Comparing:
             changelogs,
         )
         return [
-            Compared(f"table {table}: every key", Subject(True, table), one, not one.differ, one.kinds)
+            Compared(f"table {table}: every key", Subject(True, table), one, one.holds, one.kinds)
             for table, one in ((table, found.get(table, Found())) for table in tables)
         ]
 
-    def _records_of_changelogs(self, until: Mapping[str, int] | None, since: Mapping[str, int] = NOTHING) -> DataFrame:
-        """subject (the table), partition, offset, key, value."""
+    def _records_of_changelogs(
+        self, until: Mapping[str, int] | None, since: Mapping[str, int] = NOTHING, *, goes_on: bool = False
+    ) -> DataFrame:
+        """subject (the table), partition, offset, key, value; see log_frame."""
         from pyspark.sql import functions as F
 
         topics = {self._prepared.app.tables[table].changelog: table for table in self._by_table()}
-        found = log_frame(self._session, self._inputs.log_url, list(topics), until, since)
+        found = log_frame(self._session, self._inputs.log_url, list(topics), until, since, goes_on=goes_on)
         names = F.create_map([F.lit(word) for pair in topics.items() for word in pair])
         return found.select(names[F.col("topic")].alias("subject"), "partition", "offset", "key", "value")
 
@@ -276,7 +278,7 @@ class Comparing:
             return self._changelogs(None).join(copies, ["subject", "partition"]).where("offset < until")
 
         def after() -> DataFrame:
-            later = self._records_of_changelogs(None).join(copies, ["subject", "partition"])
+            later = self._records_of_changelogs(None, goes_on=True).join(copies, ["subject", "partition"])
             return later.where("offset >= until")
 
         changelogs = Changelogs("expected", after, lambda: last_words(before(), *by, name="there"))
@@ -287,9 +289,7 @@ class Comparing:
             if places:
                 one_table = found.get(table, Found())
                 text = f"stores of {table}: every key of {len(places)}"
-                made.append(
-                    Compared(text, Subject(True, table, places), one_table, not one_table.differ, one_table.kinds)
-                )
+                made.append(Compared(text, Subject(True, table, places), one_table, one_table.holds, one_table.kinds))
         return made
 
 

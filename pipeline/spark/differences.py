@@ -40,6 +40,11 @@ class Found:
     def differ(self) -> int:
         return sum(self.kinds.values())
 
+    @property
+    def holds(self) -> bool:
+        """Nothing differs, and where anything was left out something was compared all the same."""
+        return not self.differ and (not self.left_out or self.left_out < max(self.expected, self.found))
+
 
 def kept(rows: DataFrame, folder: Path, name: str) -> tuple[str, dict[str, dict[str, int]]]:
     """The rows in a file, and how many there are of each subject and kind."""
@@ -58,7 +63,7 @@ def kept(rows: DataFrame, folder: Path, name: str) -> tuple[str, dict[str, dict[
 @dataclass(frozen=True)
 class Changelogs:
     """The side of a comparison of tables that changelogs have, in the column `side`, and what they say later, when all else was
-    read: `after`, the keys that were written after the moment; `again`, the same values as before, with deletions as null, in `there`."""
+    read: `after`, the keys that were written after the moment and up to now; `again`, the same values as before, with deletions as null, in `there`."""
 
     side: str
     after: Callable[[], DataFrame]

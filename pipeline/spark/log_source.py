@@ -45,15 +45,16 @@ NAME = "orchestrator.log"
 OPTIONS = ("app", "log", "topics", "until")
 POLL_BYTES = 4 << 20
 WAIT_MS, PATIENCE_S = 500, 120.0  # a broker that is started again takes a while
+MORE_TIMES = 4  # what came meanwhile is read as often: the last time within a few milliseconds
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Slice(InputPartition):
-    """One topic partition, from its start to `end`."""
+    """One topic partition, from its start to `end`; with `goes_on` to where the partition ends once it is read, a few times over."""
 
-    def __init__(self, topic: str, number: int, start: int, end: int) -> None:
+    def __init__(self, topic: str, number: int, start: int, end: int, goes_on: bool = False) -> None:
         super().__init__(f"{topic}-{number}")
-        self.topic, self.number, self.start, self.end = topic, number, start, end
+        self.topic, self.number, self.start, self.end, self.goes_on = topic, number, start, end, goes_on
 
 
 class LogSource(DataSource):
@@ -177,11 +178,14 @@ def log_frame(
     topics: Sequence[str],
     until: Mapping[str, int] | None = None,
     since: Mapping[str, int] = NOTHING,
+    *,
+    goes_on: bool = False,
 ) -> DataFrame:
-    """Topics of a log as a DataFrame with the columns of the data source, from `since` (or their beginning) on. Not to be called
-    on an event loop."""
+    """Topics of a log as a DataFrame with the columns of the data source, from `since` (or their beginning) on. With `goes_on` also
+    what is written while it is read: each key that has a record then is seen, though compaction removes earlier ones meanwhile. Not to
+    be called on an event loop."""
     planned = asyncio.run(slices(url, topics, until, since))
-    listed = [[s.topic, s.number, s.start, s.end] for s in planned if s.end > s.start]
+    listed = [[s.topic, s.number, s.start, s.end, goes_on] for s in planned if goes_on or s.end > s.start]
     if not listed:
         return session.createDataFrame([], SCHEMA)
     reading = partial(read_slices, url, json.dumps(listed))
@@ -238,27 +242,31 @@ async def _following(rows: AsyncIterator[list[StoredRecord]]) -> list[StoredReco
 
 
 async def _rows(url: str, part: Slice) -> AsyncGenerator[list[StoredRecord], None]:
-    if part.end <= part.start:
+    if part.end <= part.start and not part.goes_on:
         return
     log: Log = await open_log(url, create=False)
     reader = log.reader()
     where = Partition(part.topic, part.number)
     reader.add(where, part.start)
     try:
-        position, since = part.start, monotonic_s()
-        while position < part.end:
+        position, end, since, looks = part.start, part.end, monotonic_s(), MORE_TIMES * part.goes_on
+        while position < end or looks:
+            if position >= end:
+                looks, end = looks - 1, (await log.ends([where]))[where]
+                continue
             fetched = await reader.poll(max_bytes_per_partition=POLL_BYTES, wait_ms=WAIT_MS)
             if not fetched:
-                if (await log.ends([where]))[where] < part.end:
-                    raise StateError(f"{where} ended at {position}, before {part.end}: the log lost records it had")
+                if (await log.ends([where]))[where] < end:
+                    raise StateError(f"{where} ended at {position}, before {end}: the log lost records it had")
                 if monotonic_s() - since > PATIENCE_S:
                     raise StateError(
-                        f"{where} gave nothing from {position} on for {PATIENCE_S:g} s, before its end {part.end}"
+                        f"{where} gave nothing from {position} on for {PATIENCE_S:g} s, before its end {end}"
                     )
                 continue
             since = monotonic_s()
             for item in fetched:
-                records = [r for r in decode(item.data, item.position) if r.offset < part.end] if item.data else []
+                records = decode(item.data, item.position) if item.data else []
+                records = [one for one in records if part.goes_on or one.offset < end]
                 position = item.next_position
                 if records:
                     yield records

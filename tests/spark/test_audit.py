@@ -205,6 +205,12 @@ def test_what_compaction_may_have_removed_is_left_out(tmp_path: Path, spark: Any
     one = tables(expected, found, tmp_path, "keys", changelogs)["sums"]
     assert one.kinds == {"differs": 2, "missing": 1}, "wrong and hot, and deleted, whose tombstone is there"
     assert one.left_out == 2, "gone and moved: what they had is not there any more"
+    changed = Changelogs("found", lambda: after, lambda: rows({"else": "1"}, "there"))
+    hot = tables(rows({"hot": "1"}, "expected"), rows({"hot": "2"}, "found"), tmp_path, "hot", changed)["sums"]
+    assert (hot.differ, hot.left_out, hot.holds) == (0, 1, False), "nothing was compared"
+    two = {"hot": "1", "right": "1"}
+    some = tables(rows(two, "expected"), rows({**two, "hot": "2"}, "found"), tmp_path, "some", changed)["sums"]
+    assert (some.differ, some.left_out, some.holds) == (0, 1, True)
 
 
 async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
