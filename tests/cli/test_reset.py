@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from state.log.protocol import Partition
 from tests.cli.console import Console
 from tests.often import often
+from workers.log.logs import open_log
 
 pytestmark = pytest.mark.processes
 SOON = ("--heartbeat", "200ms")
@@ -133,6 +136,27 @@ def test_one_that_ended_half_way_goes_on(tmp_path: Path, step: str) -> None:
     assert not list((console.folder / ".orchestrator/state/bank").glob("*/0_*"))
     lived(console)
     console.close()
+
+
+def test_records_that_retention_has_removed_are_named_as_they_do_not_come_again(console: Console) -> None:
+    console.bank().pay(*PAID)
+    lived(console)
+
+    async def trim() -> int:
+        """What a coordinator does now and then."""
+        log = await open_log(f"sqlite:{console.folder}/.orchestrator/bank.db", create=False)
+        parts = [Partition("payments", number) for number in range(8)]
+        removed = await log.trim(await log.ends(parts))
+        await log.close()
+        return removed
+
+    assert asyncio.run(trim()) == len(PAID)
+    plan = console.here("reset", "bank", "--plan")
+    assert plan.code == 0 and "what the tables had of them is not computed again" in plan.out, plan
+    gone = console.here("reset", "bank", "--plan", "--json").json["gone"]["payments"]
+    assert gone == len(PAID) and f"payments has lost its first {gone} positions to its retention" in plan.out
+    done = console.here("reset", "bank")
+    assert done.code == 0 and "is gone for good" in done.out
 
 
 def test_what_another_app_reads_is_not_deleted(console: Console) -> None:

@@ -54,13 +54,15 @@ FORGOTTEN = (
 
 class Plan(msgspec.Struct, frozen=True):
     """What a reset removes. `positions`: how many there are of each input; `partitions` of it, which are asked for. `deleted`:
-    topics of the application's own; `state`: folders of tasks on this machine, by instance."""
+    topics of the application's own; `state`: folders of tasks on this machine, by instance; `gone`: how many positions at the
+    beginning of inputs hold no records any more, which therefore do not come again."""
 
     partitions: dict[str, int]
     positions: dict[str, int]
     deleted: list[str]
     kept: list[str]
     state: dict[str, list[str]]
+    gone: dict[str, int] = {}
 
     def forgotten(self) -> list[Partition]:
         return [Partition(topic, number) for topic, count in self.partitions.items() for number in range(count)]
@@ -123,13 +125,14 @@ async def _planned(log: GroupLog, application: str, root: Path) -> Plan:
     await _refuse_shared(log, application, {name for name in own if name in there})
     partitions = {name: there[name].partitions for name in sorted(read - own) if name in there}
     asked = [Partition(name, number) for name, count in partitions.items() for number in range(count)]
-    positions = await log.positions(application, asked)
+    positions, starts = await log.positions(application, asked), await log.starts(asked)
     return Plan(
         partitions,
         {name: sum(one.topic == name for one in positions) for name in partitions},
         sorted(name for name in own if name in there),
         sorted({*described["topics"], *earlier.kept} - own),
         {one.path.name: one.tasks() for one in _directories(application, root)},
+        {name: count for name in partitions if (count := sum(at for p, at in starts.items() if p.topic == name))},
     )
 
 
@@ -224,3 +227,6 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
             yield f"  state of {instance} on this machine: {counted(len(tasks), 'task')}"
     if facts["kept"]:
         yield f"stays: {', '.join(facts['kept'])}; records that are processed again write their outputs again"
+    for name, count in facts["gone"].items():
+        lost = "is not computed again" if is_plan else "is gone for good"
+        yield f"warning: {name} has lost its first {counted(count, 'position')} to its retention; what the tables had of them {lost}"
