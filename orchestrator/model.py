@@ -106,7 +106,8 @@ class Copy(msgspec.Struct, frozen=True):
     """A copy of a task's state as its holder reports it. Positions are sums over the task's changelogs.
 
     `ready` is the holder's own announcement (learners); `eta_ms` the time until it is level, where that is known;
-    `end_known`: the holder has seen how far there is to go, which may be nothing at all.
+    `end_known`: the holder has seen how far there is to go, which may be nothing at all. `read`: bytes of a snapshot that it has
+    read so far, which is progress of which the position says little.
     """
 
     role: Role
@@ -115,6 +116,7 @@ class Copy(msgspec.Struct, frozen=True):
     ready: bool = False
     eta_ms: int | None = None
     end_known: bool = False
+    read: int = 0
 
     @property
     def lag(self) -> int:

@@ -301,7 +301,7 @@ CHANGES_THE_GROUP = ("orchestrator/group/apply.py", "orchestrator/group/members.
 # What changes a container or a table of the group.
 CHANGING_CALLS = {
     *("add", "append", "become", "bind", "clear", "discard", "extend", "keep", "note_progress", "pop", "record_sent"),
-    *("remove", "replaced", "report", "setdefault", "unbind", "update"),
+    *("remove", "replaced", "report", "setdefault", "unbind", "update", "wait_longer"),
 }
 STATE_NAMES = ("group", "member", "move", "operation")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from orchestrator.group import changes as ch
-from orchestrator.group.members import Member
+from orchestrator.group.members import NONE_YET, Member, Progress
 from orchestrator.group.phases import REBALANCE
 from orchestrator.group.state import GroupState
 from orchestrator.model import MemberStatus
@@ -76,7 +76,7 @@ def _(change: ch.StatusReceived, group: GroupState) -> None:
 @_rule(ch.LogAwaited)
 def _(change: ch.LogAwaited, group: GroupState) -> None:
     member, waited_ms = change.member, change.waited_ms
-    member.progress = {task: (position, since + waited_ms) for task, (position, since) in member.progress.items()}
+    member.wait_longer(waited_ms)
     for task in group.by_transactional_id.of(member.join_request.writer):
         if task in group.moves:
             group.moves[task].since_ms += waited_ms
@@ -145,7 +145,7 @@ def _(change: ch.AssignmentMissing, group: GroupState) -> None:
 @_rule(ch.LearnerAwaited)
 def _(change: ch.LearnerAwaited, group: GroupState) -> None:
     for task in change.tasks:
-        change.member.progress.setdefault(task, (-1, change.now_ms))
+        change.member.progress.setdefault(task, Progress(*NONE_YET, change.now_ms))
 
 
 @_rule(ch.Touched)
@@ -409,4 +409,4 @@ def _discount(member: Member, pause_ms: int) -> None:
     member.last_report_ms += pause_ms
     if member.silent_ms is not None:
         member.silent_ms += pause_ms
-    member.progress = {task: (position, since + pause_ms) for task, (position, since) in member.progress.items()}
+    member.wait_longer(pause_ms)

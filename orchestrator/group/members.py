@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, KeysView
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -60,6 +61,17 @@ MEMBER_LIFE: dict[tuple[Presence | None, str], Presence | None] = {
 }
 
 
+class Progress(NamedTuple):
+    """How far a copy has come, by its position and by what it read of a snapshot, and when it last came forward."""
+
+    position: int
+    read: int
+    since_ms: int
+
+
+NONE_YET = (-1, -1)
+
+
 @dataclass(slots=True)
 class Member:
     """One worker. `session` None means that its connection ended at `silent_ms`."""
@@ -72,7 +84,7 @@ class Member:
     leaving: bool = False  # marked by an operator
     sent: Assignment | None = None
     presence: Presence | None = None  # None until it is bound to a session, and when it is gone
-    progress: dict[TaskId, tuple[int, int]] = field(default_factory=dict)
+    progress: dict[TaskId, Progress] = field(default_factory=dict)
     shut_down: bool = False
     resent_ms: int = 0
     complete: tuple[object, ...] = ()  # an assignment, and reports of which it was seen that they lack nothing of it
@@ -149,12 +161,18 @@ class Member:
         self.complete = reports
         return False
 
+    def wait_longer(self, ms: int) -> None:
+        """For so long no copy of it could come forward, or nobody would have seen it."""
+        self.progress = {t: one._replace(since_ms=one.since_ms + ms) for t, one in self.progress.items()}
+
     def stuck(self, learners: list[TaskId], now_ms: int, timeout_ms: int) -> list[TaskId]:
         """Those of `learners` that made no progress for the learner timeout; each has an entry in `progress`."""
         found: list[TaskId] = []
         for task in learners:
             copy = self.status.copies.get(task)
-            if (copy is None or not copy.ready) and now_ms - self.progress[task][1] >= timeout_ms:
+            if copy is not None and (copy.ready or (copy.end_known and copy.lag == 0)):
+                continue  # level: it waits for what else this worker learns (`ready` conservative)
+            if now_ms - self.progress[task].since_ms >= timeout_ms:
                 found.append(task)
         return found
 
@@ -301,8 +319,10 @@ class Members:
         if not member.progress and not member.status.copies:
             return
         for task, copy in member.status.copies.items():
-            position, _ = member.progress.get(task, (-1, now_ms))
-            if copy.position > position or copy.ready or task not in learning:
-                member.progress[task] = (copy.position, now_ms)
+            position, read, _ = member.progress.get(task, (*NONE_YET, now_ms))
+            if task not in learning or copy.ready:
+                member.progress[task] = Progress(copy.position, copy.read, now_ms)
+            elif copy.position > position or copy.read > read:
+                member.progress[task] = Progress(max(position, copy.position), max(read, copy.read), now_ms)
         for task in [t for t in member.progress if t not in member.status.copies and t not in learning]:
             del member.progress[task]

@@ -50,11 +50,12 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A copy reads a snapshot: it is as far as if at `position`, and not open yet."""
+    """A copy reads a snapshot: it is as far as if at `position`, has read so many bytes, and is not open yet."""
 
     task: TaskId
     position: int
     end: int
+    read: int
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -81,6 +81,7 @@ class Holding:
     end: int = 0
     ready: bool = False
     seen: bool = False
+    read: int = 0  # bytes of a snapshot
     recovery: Recovery = field(default_factory=Recovery)
 
     @property
@@ -118,7 +119,7 @@ class MemberMachine:
             term=self.obeyed,
             active={t: h.epoch for t, h in self.held.items() if h.state is not Held.COPYING},
             copies={
-                t: Copy(h.role, h.position, h.end, h.ready, h.eta_ms, h.seen)
+                t: Copy(h.role, h.position, h.end, h.ready, h.eta_ms, h.seen, h.read)
                 for t, h in self.held.items()
                 if h.state is Held.COPYING
             },
@@ -317,7 +318,7 @@ class MemberMachine:
         holding = self.held.get(event.task)
         if holding is not None and holding.state is Held.COPYING and not holding.seen:
             far = event.end - self.settings.acceptable_recovery_lag - 1
-            holding.position, holding.end = max(0, min(event.position, far)), event.end
+            holding.position, holding.end, holding.read = max(0, min(event.position, far)), event.end, event.read
             holding.recovery.note(holding.position, event.end, now_ms)
 
     def _weigh(self, now_ms: int) -> None:

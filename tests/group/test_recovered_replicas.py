@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from msgspec.structs import replace
 
 from orchestrator.group import events as ev
@@ -55,6 +58,36 @@ def test_a_learner_that_is_not_taken_up_is_given_up() -> None:
         group.step(ev.Heartbeat(2, MemberStatus(generation=group.generation, term=1)), now)
         group.step(ev.Tick(), now)
     assert {task for task, _ in group.given_up} >= told
+
+
+@pytest.mark.parametrize(
+    ("comes", "copy", "given_up"),
+    (
+        ("not at all", lambda second: Copy(Role.LEARNER, 0, 500), True),
+        ("by positions", lambda second: Copy(Role.LEARNER, second, 500, end_known=True), False),
+        ("by bytes of a snapshot", lambda second: Copy(Role.LEARNER, 0, 500, read=second << 20), False),
+        ("level, and waits for others", lambda second: Copy(Role.LEARNER, 500, 500, end_known=True), False),
+        ("has nothing, as far as it knows", lambda second: Copy(Role.LEARNER, 0, 0), True),
+    ),
+)
+def test_a_learner_is_given_up_where_it_does_not_come_forward(
+    comes: str, copy: Callable[[int], Copy], given_up: bool
+) -> None:
+    """A snapshot of few large entries has hardly any positions, and with `ready` conservative one that is level is not ready
+    before the others of its worker are."""
+    settings = Settings(learner_timeout_ms=8_000)
+    group = Group(settings, map(Task, TASKS), [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS])
+    status = MemberStatus(term=1, active=dict.fromkeys(TASKS, 1))
+    group.step(ev.Joined(1, join_request("S1", 1), status), 100)
+    group.step(ev.Joined(2, join_request("S2", 1), MemberStatus()), 200)
+    told = sorted(group.learners)
+    assert told
+    for second in range(1, 20):
+        group.step(ev.Heartbeat(1, status), second * 1_000)
+        copies = dict.fromkeys(told, copy(second))
+        group.step(ev.Heartbeat(2, MemberStatus(generation=1, term=1, copies=copies)), second * 1_000)
+        group.step(ev.Tick(), second * 1_000)
+    assert bool(group.given_up) == given_up, comes
 
 
 def test_another_version_keeps_no_standby_that_it_cannot_have() -> None:

@@ -103,13 +103,14 @@ def test_a_snapshot_that_is_read_is_progress_and_never_close() -> None:
     machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
     seen: list[int] = []
     for now, position in enumerate((100, 500, 900, 950, 990)):
-        assert not machine.step(mem.Reading(T, position, 1_000), now * 1_000)
+        assert not machine.step(mem.Reading(T, position, 1_000, 1 + now), now * 1_000)
+        assert machine.status().copies[T].read == 1 + now
         seen.append(machine.status().copies[T].position)
         assert not machine.status().copies[T].ready and machine.status().copies[T].lag > 100
     assert seen == [100, 500, 899, 899, 899]
     machine.step(mem.Progress(T, 1_000, 1_000), 6_000)
     assert machine.status().copies[T].ready
-    machine.step(mem.Reading(T, 10, 1_000), 7_000)  # said late
+    machine.step(mem.Reading(T, 10, 1_000, 9), 7_000)  # said late
     assert machine.status().copies[T].position == 1_000
 
 
@@ -118,7 +119,7 @@ def test_the_rate_of_a_snapshot_is_none_of_what_follows() -> None:
     machine = MemberMachine(Settings())
     machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
     for step in range(20):
-        machine.step(mem.Reading(T, step * 2_000_000, 40_009_000), step * 200)
+        machine.step(mem.Reading(T, step * 2_000_000, 40_009_000, step), step * 200)
     machine.step(mem.Progress(T, 40_000_000, 40_009_000), 4_000)
     assert not machine.status().copies[T].ready
 

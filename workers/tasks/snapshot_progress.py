@@ -25,8 +25,12 @@ def reading(
 ) -> OnRead:
     """What is to be called with each piece; it raises GivenUp. `end`: of all changelogs of the task."""
 
+    so_far = 0
+
     async def read(size: int, position: int) -> None:
-        report(Reading(task, position, end))
+        nonlocal so_far
+        so_far += size
+        report(Reading(task, position, end, so_far))
         await spend(size)
         if is_closed():
             raise GivenUp
