@@ -198,6 +198,8 @@ class Log(Protocol):
     log_id: str
     position_lifetime_ms: int | None
     """For how long a position is kept that is not committed again; None: for ever."""
+    writer_lifetime_ms: int | None
+    """For how long a transactional id is known that commits nothing; None: for ever."""
 
     async def check_alone(self, application: str) -> None:
         """Raises StateError where another program commits positions under the application's name (Kafka: members of its group)."""

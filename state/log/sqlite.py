@@ -109,6 +109,7 @@ class SqliteLog:
         self.path = identity.path
         self.log_id = log_id
         self.position_lifetime_ms: int | None = None
+        self.writer_lifetime_ms: int | None = None
         self._identity = identity
         self._writer = writer
         self._checkpoints = checkpoints

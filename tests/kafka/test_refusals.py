@@ -299,11 +299,20 @@ def _has(consumer: AIOKafkaConsumer) -> Callable[[], Awaitable[bool]]:
     return assigned
 
 
+FORGETS_POSITIONS = {"offsets.retention.minutes": "1"}
+FORGETS_IDS = {
+    **FORGETS_POSITIONS,
+    "transactional.id.expiration.ms": "4000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
+}
+
+
 @pytest.fixture
-async def own(tmp_path: Path) -> AsyncIterator[tuple[Bank, Broker]]:
-    """A bank on a broker of its own, which forgets positions after a minute."""
+async def own(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[Bank, Broker]]:
+    """A bank on a broker of its own, which forgets positions after a minute, or what it is set to."""
     brokers.shared()  # skips the test where none can be had
-    made = broker.prepare(tmp_path / "broker", settings={"offsets.retention.minutes": "1"}, version=brokers.VERSION)
+    settings = getattr(request, "param", FORGETS_POSITIONS)
+    made = broker.prepare(tmp_path / "broker", settings=settings, version=brokers.VERSION)
     made.launch()
     console, place = Console(tmp_path / "place").bank(), Place(port=made.port)
     console.write("orchestrator.toml", f'log = "kafka://{made.address}?prefix={place.prefix}"\n')
@@ -332,6 +341,90 @@ async def test_positions_of_an_idle_app_are_committed_again(own: tuple[Bank, Bro
     fleet.terminate()
     assert fleet.wait(30) == 0
     assert "forget positions 1.0 min after the app has stopped" in bank.console.said("run")
+
+
+@pytest.mark.parametrize("own", [FORGETS_IDS], indirect=True)
+async def test_transactional_ids_of_an_idle_app_are_not_forgotten(own: tuple[Bank, Broker]) -> None:
+    """Positions were committed again too late for the ids of those who do it: each was fenced, came back under another and committed
+    nothing, until the positions were gone and the app ended."""
+    bank, _ = own
+    fleet = await asyncio.to_thread(bank.console.run, "--heartbeat", "200ms")
+    await asyncio.to_thread(bank.console.pay, *((f"k{number}", 1) for number in range(40)))
+    inputs = [Partition("payments", number) for number in range(8)]
+
+    async def all_are() -> bool:
+        return len(await bank.log.committed_ms("bank", inputs)) == 8
+
+    await until("the payments to be processed", all_are, 60)
+    before = await bank.log.committed_ms("bank", inputs)
+
+    async def later() -> bool:
+        now = await bank.log.committed_ms("bank", inputs)
+        return all(now[one] > at_ms + 12_000 for one, at_ms in before.items())
+
+    await until("the positions to be committed again, three lives of an id later", later, 60)
+    assert "fenced" not in bank.console.said("run")
+    fleet.terminate()
+    assert fleet.wait(30) == 0
+
+
+HALTS = """
+from orchestrator import App, Record, Sink
+
+app = App("bank", partitions=8)
+payments = app.topic("payments", key=str, value=int)
+receipts = app.topic("receipts", key=str, value=int)
+
+
+@app.processor(payments, receipts)
+def settle(payment: Record[str, int], receipts: Sink[str, int]) -> None:
+    if payment.value < 0:
+        raise ValueError("a payment of less than nothing")
+    receipts.send(payment.key, payment.value)
+"""
+
+
+async def test_positions_of_a_halted_task_are_committed_again(own: tuple[Bank, Broker]) -> None:
+    """They expired while the app ran, and whoever resumed the task ended the app."""
+    bank, _ = own
+    console = bank.console
+    console.write("bank.py", HALTS)
+    fleet = await asyncio.to_thread(console.run, "--heartbeat", "200ms", "--on-halt", "continue")
+
+    def halted() -> list[str]:
+        return [task["id"] for task in console.here("status", "bank", "--json").json["tasks"] if task["halted"]]
+
+    def receipts() -> list[int]:
+        return [row["value"] for row in map(json.loads, console.here("consume", "bank", "receipts").out.splitlines())]
+
+    def produce(*values: int) -> None:
+        lines = "\n".join(json.dumps({"key": "k", "value": value}) for value in values)
+        assert console.here("produce", "bank:app", "payments", stdin=lines).code == 0
+
+    def halt() -> str:
+        produce(*range(40), -1)
+        console.until("the task to be halted", halted)
+        return halted()[0]
+
+    task = await asyncio.to_thread(halt)
+    where = Partition("payments", int(task.split("_")[1]))
+    before, place = await bank.log.committed_ms("bank", [where]), await bank.log.positions("bank", [where])
+
+    async def again() -> bool:
+        return (await bank.log.committed_ms("bank", [where])).get(where, 0) > before[where]
+
+    await until("its position to be committed again", again, 60)
+    assert await bank.log.positions("bank", [where]) == place
+
+    def resume() -> list[int]:
+        assert console.here("resume", "bank", task, "--skip").code == 0
+        produce(40)
+        console.until("what follows", lambda: 40 in receipts())
+        return receipts()
+
+    assert await asyncio.to_thread(resume) == [*range(41)]
+    fleet.terminate()
+    assert fleet.wait(30) == 0
 
 
 async def test_an_input_that_lost_records(own: tuple[Bank, Broker]) -> None:

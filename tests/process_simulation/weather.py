@@ -130,6 +130,7 @@ class LogClient:
     def __init__(self, loop: VirtualLoop, shared: MemoryLog, weather: Weather, judge: Judge) -> None:
         self.log_id = shared.log_id
         self.position_lifetime_ms: int | None = None
+        self.writer_lifetime_ms: int | None = None
         self._loop = loop
         self._shared = shared
         self._weather = weather

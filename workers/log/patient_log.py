@@ -203,6 +203,7 @@ class PatientLog:
         self.inner = log
         self.log_id = log.log_id
         self.position_lifetime_ms = log.position_lifetime_ms
+        self.writer_lifetime_ms = log.writer_lifetime_ms
         end = End()
         self._read = Patience("read", limit_s, clock, end)
         self._write = Patience("write", limit_s, clock, end)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from orchestrator.member.events import Measured, Progress
-from orchestrator.model import Role, TaskFacts, TaskId
+from orchestrator.model import TaskFacts, TaskId
 from state.log.protocol import Partition
 from workers.tasks import inputs
 from workers.tasks.task import TaskRun
+from workers.worker.held_positions import is_held
 from workers.worker.ports import SessionPort
 
 SIZE_EVERY = 60  # heartbeats after which also the size of a task at rest is looked at: its store is compacted beside it
@@ -77,8 +78,7 @@ class Measuring:
         worker.event(Measured(facts))
 
     def _halted(self) -> list[TaskRun]:
-        held = self._worker.runs.values()
-        return [run for run in held if run.role is Role.ACTIVE and run.halt is not None and run.process is None]
+        return [run for run in self._worker.runs.values() if is_held(run)]
 
     def _size(self, run: TaskRun, position: int) -> int:
         known = self._sizes.get(run)

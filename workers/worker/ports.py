@@ -165,6 +165,10 @@ class UpkeepPort(WorkerPort, Protocol):
     def commit_again(self, run: TaskRun) -> None:
         """Its positions are to be committed with the next commit, moved or not."""
 
+    @property
+    def transactional_id(self) -> str: ...
+    def guarantee(self) -> tuple[Guarantee, MayWrite]: ...
+
     async def scan_disk(self) -> None:
         """Tells the group what state lies here unused."""
 

@@ -10,10 +10,11 @@ from contextlib import suppress
 
 from state.errors import DirectoryUnusable
 from workers.tasks import inputs
+from workers.worker import held_positions
 from workers.worker.ports import UpkeepPort
 
 CLEAN_UP_S, CLEAN_UP_DELAY_MS = 60.0, 600_000
-LIFETIME_PARTS = 8  # how often positions are committed again while a log keeps them
+LIFETIME_PARTS = 8  # how often positions are committed again while a log keeps them, and whoever commits them
 
 
 async def _clean(worker: UpkeepPort) -> None:
@@ -26,7 +27,8 @@ async def _clean(worker: UpkeepPort) -> None:
 
 async def run(worker: UpkeepPort) -> None:
     """Until cancelled."""
-    lifetime_ms = worker.log.position_lifetime_ms
+    lifetimes = (worker.log.position_lifetime_ms, worker.log.writer_lifetime_ms)
+    lifetime_ms = min((one for one in lifetimes if one is not None), default=None)
     committed_again, again_s = (clock := worker.surroundings.clock)(), (lifetime_ms or 0) / LIFETIME_PARTS / 1_000
     while True:
         await asyncio.sleep(min(CLEAN_UP_S, again_s or CLEAN_UP_S))
@@ -34,5 +36,6 @@ async def run(worker: UpkeepPort) -> None:
             committed_again = clock()
             for one in worker.active():
                 worker.commit_again(one)
+            held_positions.commit_again(worker)
         await _clean(worker)
         await inputs.trim(worker.log, worker.prepared.topics, worker.active())

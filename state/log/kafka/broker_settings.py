@@ -1,4 +1,4 @@
-"""What the brokers are set to, where it matters here: how long they keep positions, and a transaction open.
+"""What the brokers are set to, where it matters here: how long they keep positions and transactional ids, and a transaction open.
 
 One rule: a user who may not see the settings of brokers loses nothing by it: Kafka's own defaults are supposed.
 Used by `log` (positions) and `seeding` (transactions).
@@ -15,9 +15,10 @@ _BROKER_RESOURCE = 4
 _WHAT = "settings of the brokers"
 
 
-async def position_lifetime_ms(connections: Connections) -> int:
-    """For how long an offset is kept that is not committed again."""
-    return await _setting(connections, "offsets.retention.minutes", 7 * 24 * 60) * 60_000
+async def lifetimes_ms(connections: Connections) -> tuple[int, int]:
+    """For how long an offset is kept that is not committed again, and a transactional id that commits nothing."""
+    offsets = await _setting(connections, "offsets.retention.minutes", 7 * 24 * 60) * 60_000
+    return offsets, await _setting(connections, "transactional.id.expiration.ms", 7 * 24 * 3_600_000)
 
 
 async def transaction_limit_s(connections: Connections) -> float:

@@ -17,7 +17,7 @@ from state.log import checks, compaction
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts, permits, rights
 from state.log.kafka.appender import Appender
-from state.log.kafka.broker_settings import position_lifetime_ms
+from state.log.kafka.broker_settings import lifetimes_ms
 from state.log.kafka.cluster import Cluster, KafkaOptions, open_cluster
 from state.log.kafka.codes import KafkaRefused, is_denied
 from state.log.kafka.facts import EVERYBODYS, PARTITIONS, TOPIC_SUFFIX, UNDER_LEASE
@@ -56,7 +56,7 @@ async def open_kafka(options: KafkaOptions) -> KafkaLog:
     """Raises LogUnavailable where no broker answers, AccessRefused, BadClientConfig."""
     cluster = await open_cluster(options)
     try:
-        return KafkaLog(cluster, options, await position_lifetime_ms(cluster.connections))
+        return KafkaLog(cluster, options, *await lifetimes_ms(cluster.connections))
     except BaseException:
         await cluster.close()
         raise
@@ -65,9 +65,10 @@ async def open_kafka(options: KafkaOptions) -> KafkaLog:
 class KafkaLog:
     """See the module text and `state.log.protocol.GroupLog`."""
 
-    def __init__(self, cluster: Cluster, options: KafkaOptions, position_lifetime_ms: int) -> None:
+    def __init__(self, cluster: Cluster, options: KafkaOptions, position_ms: int, writer_ms: int) -> None:
         self._cluster = cluster
-        self.position_lifetime_ms: int | None = position_lifetime_ms
+        self.position_lifetime_ms: int | None = position_ms
+        self.writer_lifetime_ms: int | None = writer_ms
         self.log_id = cluster.connections.cluster_id
         self._writers = Writers(cluster, options.transaction_timeout_s)
         self._appender = Appender(cluster)
