@@ -194,6 +194,14 @@ def initialised_elsewhere(name: str, timeout_s: float) -> str:
     )
 
 
+def forgotten(name: str) -> str:
+    """Of an id that committed nothing for long."""
+    return (
+        f"the brokers have forgotten transactional id {name}, which committed nothing for as long as they keep one "
+        "(transactional.id.expiration.ms): drop it and join again"
+    )
+
+
 def not_sent(why: str = "") -> str:
     return (
         f"a commit at least once was cut short{f' ({why})' if why else ''}: its records may be in the log, and are "

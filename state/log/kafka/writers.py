@@ -16,7 +16,7 @@ from state.log import checks
 from state.log.group_store import OwnerRecord
 from state.log.kafka.building import by_present_settings, unbuilt
 from state.log.kafka.cluster import Cluster
-from state.log.kafka.codes import KafkaRefused, Then
+from state.log.kafka.codes import FORGOTTEN_ID, KafkaRefused, Then
 from state.log.kafka.connections import TooLate
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
@@ -141,6 +141,8 @@ class Writers:
                     await topic.read_settled(UNDER_LEASE)
                 if not topic.view.is_fenced(transactional_id):
                     name = self._cluster.topics.names.inside(writer_id(application, transactional_id))
+                    if error.__cause__.code == FORGOTTEN_ID:
+                        return checks.forgotten(name)
                     return checks.initialised_elsewhere(name, self._timeout_s)
         return checks.fenced(transactional_id)
 
