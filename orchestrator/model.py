@@ -285,7 +285,7 @@ class Settings:
         int, row("rejoin-grace", "how long a new coordinator waits for owners to come back", parse_duration_ms)
     ] = 5_000
     release_timeout_ms: Annotated[
-        int, row("release-timeout", "time to release a task, after which its owner is fenced", some_time)
+        int, row("release-timeout", "time to release a task, after which an owner that is silent is fenced", some_time)
     ] = 10_000
     learner_timeout_ms: Annotated[
         int,

@@ -15,7 +15,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP", nargs="?", help="with what was set for its group (`settings set`)")
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE)
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)
     live: dict[str, str] = place_called(LIVE_SETTINGS)(args) if args.app else {}
     sources = current()
     rows: list[tuple[str, str, str]] = []

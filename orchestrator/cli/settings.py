@@ -67,7 +67,7 @@ SPARK_ROWS = (
     Setting(
         "master",
         "",
-        "Spark's master; by default local[2], and of `run` local with a slot for each instance",
+        "Spark's master; by default local[2,4], and of `run` local with a slot for each instance",
         spark_master,
         need=SPARK,
     ),

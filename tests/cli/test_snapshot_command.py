@@ -52,6 +52,7 @@ def test_listed_verified_and_pruned(place: Console) -> None:
     damaged = place.here("snapshot", "verify")
     assert damaged.code == 1 and damaged.err.startswith("error: snapshot s-3: ") and damaged.err.count("\n") == 1
     assert place.here("snapshot", "verify", "s-4").code == 0
+    assert place.here("snapshot", "verify", "--json", "s-4").code == 0, "options stand where they like"
     assert place.here("snapshot", "prune", "--keep", "1", "--json").json["removed"] == ["s-1", "s-3"]
     assert [one["snapshot"] for one in place.here("snapshot", "list", "--json").json["snapshots"]] == ["s-2", "s-4"]
 

@@ -105,6 +105,8 @@ def one_line(err: str) -> bool:
         (["topics", "shrink", "bank", "t", "--partitions", "2"], "invalid choice: 'shrink'"),
         (["statsu", "bank"], "did you mean status?"),
         (["simulate", "missing.txt"], "cannot read missing.txt"),
+        (["topics", "--log", "sqlite:x.db", "list", "bank"], "topics: write the verb first, and options behind it"),
+        (["log", "--log", "sqlite:x.db", "check", "bank"], "log: write the verb first, and options behind it"),
         (["wait", "bank", "--instances", "0"], "whole number"),
         (["run", "bank:app", "--instances", "0"], "whole number"),
         (["run", "bank:app", "--instances", "1000000"], "at most 1000"),

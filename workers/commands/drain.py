@@ -15,7 +15,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("instance", metavar="INSTANCE")
     parser.add_argument("--wait", action="store_true")
-    parser.add_argument("--timeout", type=checked(some_time), metavar="DURATION")
+    parser.add_argument(
+        "--timeout", type=checked(some_time), metavar="DURATION", help="after that the mark is taken back (exit 4)"
+    )
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)

@@ -36,9 +36,11 @@ def run(argv: list[str]) -> int:
         "log",
         f"Copies of logs, and whether they are whole. {rows}. `orchestrator log VERB --help` lists the options of a verb.",
     )
+    parser.usage = "%(prog)s VERB [option ...]"
     parser.add_argument("verb", metavar="VERB", choices=tuple(VERBS), help=", ".join(VERBS))
     parser.settings("log")
-    parser.parse_args(argv)
+    if not any(word in VERBS for word in argv):
+        parser.parse_args(argv)
     raise WrongUse("orchestrator log: write the verb first, and options behind it")
 
 

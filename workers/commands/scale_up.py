@@ -54,7 +54,11 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--current", type=checked(whole_number), help="refuse unless that many run now")
     parser.add_argument("--wait", action="store_true", help="return when the new ones have taken over")
     parser.add_argument(
-        "--timeout", type=checked(some_time), metavar="DURATION", default=600_000, help="how long to wait (exit 4)"
+        "--timeout",
+        type=checked(some_time),
+        metavar="DURATION",
+        default=600_000,
+        help="how long to wait, 10 min by default (exit 4)",
     )
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE, *ACCESS)

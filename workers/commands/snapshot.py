@@ -39,7 +39,7 @@ def run(argv: list[str]) -> int:
         "--keep", type=checked(whole_number), metavar="N", help="prune: how many stay of each application, the newest"
     )
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)
     root = Path(args.snapshots)
     if not root.is_dir():
         raise WrongUse(f"there is no folder {root}; name the folder of snapshots with --snapshots")

@@ -48,9 +48,11 @@ def run(argv: list[str]) -> int:
     parser = Parser(
         "topics", f"Topics of an app. {rows}. `orchestrator topics VERB --help` lists the options of a verb."
     )
+    parser.usage = "%(prog)s VERB [option ...]"
     parser.add_argument("verb", metavar="VERB", choices=tuple(VERBS), help=", ".join(VERBS))
     parser.settings(*PLACE)
-    parser.parse_args(argv)
+    if not any(word in VERBS for word in argv):
+        parser.parse_args(argv)
     raise WrongUse("orchestrator topics: write the verb first, and options behind it")
 
 

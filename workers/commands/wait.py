@@ -30,7 +30,13 @@ def run(argv: list[str]) -> int:
     parser.add_argument(
         "--instances", type=checked(whole_number), default=1, help="and at least that many instances are there"
     )
-    parser.add_argument("--timeout", type=checked(some_time), default=60_000, metavar="DURATION")
+    parser.add_argument(
+        "--timeout",
+        type=checked(some_time),
+        default=60_000,
+        metavar="DURATION",
+        help="how long, 1 min by default (exit 4)",
+    )
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
