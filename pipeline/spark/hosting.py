@@ -69,6 +69,7 @@ class SparkHandle:
         self.remote = leashes.expect(task.group, task.spec.instance)
         self._killing: asyncio.Task[None] | None = None
         self._alone = False  # Spark is gone
+        self._is_to_end = False  # asked to; a signal to their process group reaches Spark, too
         self._going: Process | None = None  # whose executor Spark takes away
         self._idle_since = monotonic_s()  # not there since then; infinity once that was reported
 
@@ -134,15 +135,19 @@ class SparkHandle:
         if self._killing is not None:
             await asyncio.shield(self._killing)  # its process may outlive the job
         self._leashes.forget(self._task.group)
+        if self._alone and self._is_to_end:
+            return 0
         if self._alone:
             raise gone(self._session)
         return HOST_GOES if self._is_going and code == 0 and not self.remote.is_to_end else code
 
     def bounce(self) -> None:
         """See workers.fleet.hosts.Handle. An instance that is just starting, or starting again, gets it with its first word."""
+        self._is_to_end = True
         self.remote.order("bounce")
 
     def stop(self) -> None:
+        self._is_to_end = True
         self.remote.order("stop")
 
     def kill(self) -> None:

@@ -72,3 +72,14 @@ def test_two_signals_to_a_fleet_that_runs(on_spark: Console) -> None:
     assert (on_spark.folder / "run.err").read_text() == ""
     assert not folders(on_spark)
     on_spark.nothing_left()
+
+
+def test_a_signal_to_all_of_its_processes(on_spark: Console) -> None:
+    """As `timeout`, systemd and a terminal that is closed send it: Java ends by it, too, and that was told as a failure of Spark."""
+    fleet = on_spark.run(*FAST, "--on", "spark", instances=2)
+    fleet.send_signal(signal.SIGTERM)
+    os.kill(java(on_spark), signal.SIGTERM)
+    assert on_spark.end(fleet) == 0
+    assert (on_spark.folder / "run.err").read_text() == ""
+    assert not folders(on_spark)
+    on_spark.nothing_left()
