@@ -19,6 +19,7 @@ from workers.fleet import client
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.long
 def test_a_fleet_has_what_it_was_started_with_beside_a_scale_down_of_the_one_before(tmp_path: Path) -> None:
     """The scale-down is in the log: the next fleet lost an instance to it, for good and without a word."""
     with console_of(waiting, tmp_path) as console:

@@ -59,6 +59,7 @@ def pending(process: int) -> bool:
     return any(int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd")))
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/usr/bin/nohup").exists(), reason="there is no nohup")
 def test_a_hang_up_that_is_to_be_ignored_is(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.values.partitioner import partition_of
 from tests.cli.console import WAIT, Console
+from tests.often import often
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "2s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
@@ -91,7 +92,9 @@ def settle(payment: Record[str, int], balances: Table[str, int], receipts: Sink[
 """
 
 
-@pytest.mark.parametrize("how", (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP), ids=lambda how: how.name)
+@pytest.mark.parametrize(
+    "how", often((signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP), signal.SIGTERM), ids=lambda how: how.name
+)
 def test_an_owner_in_a_sync_call_keeps_its_tasks_where_the_coordinator_changes(
     console: Console, how: signal.Signals
 ) -> None:

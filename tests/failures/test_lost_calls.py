@@ -72,7 +72,7 @@ def test_where_it_stops_the_fleet_ends_and_names_the_record(console: Console, ho
     assert 17 not in values(console, "receipts")
 
 
-@pytest.mark.parametrize("how", often(ENDS, "abort", "no thread runs"))
+@pytest.mark.parametrize("how", often(ENDS, "abort"))
 def test_a_dead_letter_keeps_the_record_and_the_others_go_on(console: Console, how: str) -> None:
     end, reason = ENDS[how]
     console.write("bank.py", APP.format(policy='"dead"', end=end))
