@@ -170,9 +170,7 @@ class Member:
         found: list[TaskId] = []
         for task in learners:
             copy = self.status.copies.get(task)
-            if copy is not None and (copy.ready or (copy.end_known and copy.lag == 0)):
-                continue  # level: it waits for what else this worker learns (`ready` conservative)
-            if now_ms - self.progress[task].since_ms >= timeout_ms:
+            if (copy is None or not copy.ready) and now_ms - self.progress[task].since_ms >= timeout_ms:
                 found.append(task)
         return found
 
@@ -314,13 +312,14 @@ class Members:
 
     def note_progress(self, member: Member, learning: Container[TaskId], now_ms: int) -> None:
         """Remember when each restoring copy last came forward. A standby of a task in which nothing happens is not late: its time begins
-        when it is to learn the task (`learning`). What is to be learned and is not reported counts from when it was given to the
-        member: one that speaks and does not restore would be waited for without end."""
+        when it is to learn the task (`learning`); nor is one that is level, and waits for what else its worker learns (`ready`
+        conservative). What is to be learned and is not reported counts from when it was given to the member: one that speaks and
+        does not restore would be waited for without end."""
         if not member.progress and not member.status.copies:
             return
         for task, copy in member.status.copies.items():
             position, read, _ = member.progress.get(task, (*NONE_YET, now_ms))
-            if task not in learning or copy.ready:
+            if task not in learning or copy.ready or (copy.end_known and copy.lag == 0):
                 member.progress[task] = Progress(copy.position, copy.read, now_ms)
             elif copy.position > position or copy.read > read:
                 member.progress[task] = Progress(max(position, copy.position), max(read, copy.read), now_ms)

@@ -67,6 +67,11 @@ def test_a_learner_that_is_not_taken_up_is_given_up() -> None:
         ("by positions", lambda second: Copy(Role.LEARNER, second, 500, end_known=True), False),
         ("by bytes of a snapshot", lambda second: Copy(Role.LEARNER, 0, 500, read=second << 20), False),
         ("level, and waits for others", lambda second: Copy(Role.LEARNER, 500, 500, end_known=True), False),
+        (
+            "level, until one record comes",
+            lambda second: Copy(Role.LEARNER, 500, 500 + second // 15, end_known=True),
+            False,
+        ),
         ("has nothing, as far as it knows", lambda second: Copy(Role.LEARNER, 0, 0), True),
     ),
 )

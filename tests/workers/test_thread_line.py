@@ -22,7 +22,7 @@ from tests.contracts.logs import until
 from workers.connection import thread_line
 from workers.connection.asking import Place
 from workers.connection.contact import Contact
-from workers.connection.thread_line import ThreadLine
+from workers.connection.thread_line import ThreadLine, ThreadUplink
 from workers.connection.uplink import Caller
 from workers.instance.instance_stores import InstanceStores
 
@@ -65,7 +65,8 @@ class Group:
         self.asked = asyncio.Event()
         self.problem = ""
         self.received: list[messages.Down | str] = []
-        self.begun, self.goes_on = asyncio.Event(), threading.Event()
+        self.begun, self.goes_on, self.ends = asyncio.Event(), threading.Event(), threading.Event()
+        self.second_call: asyncio.Event | None = None
 
     async def look(self) -> Lease | None:
         self.asked.set()
@@ -80,7 +81,8 @@ class Group:
         self.lease = Lease("bank", term, "i", address, 0)
 
     async def work(self, home: asyncio.AbstractEventLoop, place: Place, instance: str, held: bool, last: int) -> int:
-        """The worker's loop: joins, is held by a call, and receives messages until the last, or the connection's end."""
+        """The worker's loop: joins, is held by a call, and by one more where it is told to, and receives messages until the last, or the
+        connection's end."""
         line = ThreadLine()
         caller = Caller(credentials(), 0.05, lambda: "a call", Contact(home.time), instance)
         uplink = self.uplink = await line.open(place, caller)
@@ -89,14 +91,24 @@ class Group:
         home.call_soon_threadsafe(self.begun.set)
         if held:
             self.goes_on.wait(60)
+        if self.second_call is not None:
+            receiving = asyncio.create_task(self._receive(uplink, last))
+            await asyncio.sleep(0)  # a moment between two calls
+            home.call_soon_threadsafe(self.second_call.set)
+            self.ends.wait(60)
+            await receiving
+        else:
+            await self._receive(uplink, last)
+        await uplink.close()
+        line.close()
+        return uplink.term
+
+    async def _receive(self, uplink: ThreadUplink, last: int) -> None:
         try:
             while len(self.received) < last:
                 self.received.append(await uplink.receive())
         except ConnectionEnded:
             self.received.append("ended")
-        await uplink.close()
-        line.close()
-        return uplink.term
 
 
 @asynccontextmanager
@@ -116,6 +128,7 @@ async def working(group: Group, *, held: bool = True, last: int = 2) -> AsyncIte
             yield worker
     finally:
         group.goes_on.set()
+        group.ends.set()
         for coordinator in (group.first, group.second, group.third):
             await coordinator.close()
         await services.close()
@@ -147,6 +160,24 @@ async def test_a_coordinator_that_hangs_is_left_for_the_next_one_however_often()
         assert group.received == [messages.Welcome(1), messages.Welcome(2), messages.Welcome(3)]
 
 
+async def test_a_loop_that_wakes_for_a_moment_between_two_calls_is_held() -> None:
+    """Nobody had the lease before the first one ended, and to join takes the loop several moments."""
+    group = Group()
+    group.second_call = asyncio.Event()
+    async with working(group) as worker:
+        group.lease = None
+        await group.first.close()
+        await group.asked.wait()
+        group.goes_on.set()
+        await group.second_call.wait()
+        group.leased_to(2, await group.second.open())
+        join = await group.second.joined.get()
+        assert join.status == STATUS
+        group.ends.set()
+        assert await worker == 2
+        assert group.received == [messages.Welcome(1), messages.Welcome(2)]
+
+
 async def test_a_log_that_is_away_is_asked_again() -> None:
     group = Group()
     async with working(group) as worker:
@@ -162,7 +193,7 @@ async def test_a_log_that_is_away_is_asked_again() -> None:
 
 async def test_a_loop_that_runs_sees_to_it_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be about to come back as another incarnation, which nobody but it knows."""
-    monkeypatch.setattr(thread_line, "HELD_S", 30.0)
+    monkeypatch.setattr(thread_line, "FREE_S", 30.0)
     group = Group()
     async with working(group, held=False, last=9) as worker:
         group.asked.clear()

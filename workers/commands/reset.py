@@ -55,7 +55,7 @@ FORGOTTEN = (
 class Plan(msgspec.Struct, frozen=True):
     """What a reset removes. `positions`: how many there are of each input; `partitions` of it, which are asked for. `deleted`:
     topics of the application's own; `state`: folders of tasks on this machine, by instance; `gone`: how many positions at the
-    beginning of inputs hold no records any more, which therefore do not come again."""
+    beginning of inputs hold no records any more, so that tables do not come to what they had."""
 
     partitions: dict[str, int]
     positions: dict[str, int]
@@ -132,7 +132,9 @@ async def _planned(log: GroupLog, application: str, root: Path) -> Plan:
         sorted(name for name in own if name in there),
         sorted({*described["topics"], *earlier.kept} - own),
         {one.path.name: one.tasks() for one in _directories(application, root)},
-        {name: count for name in partitions if (count := sum(at for p, at in starts.items() if p.topic == name))},
+        {name: count for name in partitions if (count := sum(at for p, at in starts.items() if p.topic == name))}
+        if described["tables"]
+        else {},
     )
 
 

@@ -1,9 +1,10 @@
 """A worker's connection to the coordinator on a loop of its own, in a thread: it lasts beside a call that holds the worker's loop.
 
-One rule: the worker's loop decides whenever it runs. Where a call holds it, the last status is sent again (uplink.py), and a
+One rule: the worker's loop decides where it runs. Where calls hold it, the last status is sent again (uplink.py), and a
 coordinator that has another after it is followed: the instance, whose process runs no user code, knows from the lease where
 that one listens, and the member joins there as it is. Nothing of the worker changes while its loop is held, so its last
-status is still true. The messages that come meanwhile wait for the loop.
+status is still true. The messages that come meanwhile wait for the loop. A loop that wakes between two calls is held all the same:
+to find a coordinator and to join takes several of its moments.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from workers.connection.uplink import Caller, LoopUplink, open_on_loop
 
 log = logging.getLogger("orchestrator.session")
 T = TypeVar("T")
-HELD_S = 0.5  # a loop that does not run for so long is held by a call
-AGAIN_S = 0.3  # as often as candidates look at the lease
+FREE_S, FREE_TIMES = 0.1, 3  # a loop that answers so soon, so many times in a row, sees to its connection itself
+AGAIN_S = 0.2  # candidates look at the lease about as often
 ANSWER_S = 2.0  # well within the rejoin grace
 
 
@@ -130,31 +131,40 @@ class ThreadUplink:
     # ---- in the thread, while a call holds the worker's loop
 
     async def _is_followed(self) -> bool:
-        """Whether the member has joined again, where a coordinator is now; False as soon as the worker's loop can see to it."""
-        here, awake = asyncio.get_running_loop(), asyncio.Event()
-        self._at_home(lambda: here.call_soon_threadsafe(awake.set))
-        wait_s = HELD_S
+        """Whether the member has joined again, where a coordinator is now; False once the worker's loop can see to it."""
+        answers, answered = 0, self._asked_to_answer()
         while self._joined is not None and not self._is_over:
             try:
-                async with asyncio.timeout(wait_s):
-                    await awake.wait()
-                return False
+                async with asyncio.timeout(FREE_S):
+                    await answered.wait()
             except TimeoutError:
-                wait_s = AGAIN_S
+                answers = 0
+            else:
+                answers, answered = answers + 1, self._asked_to_answer()
+                if answers < FREE_TIMES:
+                    continue
+                return False
             try:
-                if await self._join_where_it_is(*self._joined, awake):
+                if await self._has_joined_where_it_is(*self._joined):
                     return True
             except OrchestratorError as error:
                 log.debug("session, beside a call: %s", error)
+            await asyncio.sleep(AGAIN_S)
         return False
 
-    async def _join_where_it_is(self, application: str, request: JoinRequest, awake: asyncio.Event) -> bool:
+    def _asked_to_answer(self) -> asyncio.Event:
+        """What the worker's loop sets, as soon as it runs."""
+        here, answered = asyncio.get_running_loop(), asyncio.Event()
+        self._at_home(lambda: here.call_soon_threadsafe(answered.set))
+        return answered
+
+    async def _has_joined_where_it_is(self, application: str, request: JoinRequest) -> bool:
         caller = self._caller
         place = await coordinator_place(caller.instance, caller.credentials, ANSWER_S)
         if place is None:
             return False
         uplink = await open_on_loop(place, caller)
-        if awake.is_set() or self._is_over:
+        if self._is_over:
             await uplink.close()
             return False
         log.info("asking the coordinator of term %d, while a call goes on", place.term)

@@ -10,7 +10,7 @@ import logging
 from functools import partial
 
 from orchestrator.model import Role
-from state.errors import StateError
+from state.errors import Fenced, Refused, StateError
 from state.log.protocol import TaskCommit
 from workers.tasks.task import TaskRun
 from workers.worker.ports import UpkeepPort
@@ -33,11 +33,17 @@ def commit_again(worker: UpkeepPort) -> None:
 async def _commit(worker: UpkeepPort, run: TaskRun) -> None:
     if not is_held(run):
         return
+    writer = worker.transactional_id
     try:
         positions = await worker.log.positions(worker.application, run.inputs)
         part = TaskCommit(run.scope, run.epoch, {}, positions, worker.surroundings.wall_ms())
         guarantee, may_write = worker.guarantee()
-        writer = worker.transactional_id
         await worker.log.commit(worker.application, writer, [part], guarantee=guarantee, may_write=may_write)
-    except StateError as error:  # they are as they were, and a fence is found by whoever commits what is new
+    except Fenced as error:  # by age, too: nobody else may find it where all tasks of this worker are halted
+        log.warning("fenced: %s", error)
+        worker.lost((), fenced=writer == worker.transactional_id)
+    except Refused as error:
+        log.warning("refused: %s", error)
+        worker.lost((run,), fenced=False)
+    except StateError as error:  # they are as they were; what came of it is seen the next time
         log.info("%s is halted, and its positions are not committed again for now: %s", run.id, error)

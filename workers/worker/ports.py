@@ -168,6 +168,8 @@ class UpkeepPort(WorkerPort, Protocol):
     @property
     def transactional_id(self) -> str: ...
     def guarantee(self) -> tuple[Guarantee, MayWrite]: ...
+    def lost(self, runs: tuple[TaskRun, ...], fenced: bool) -> None:
+        """The log refused these tasks, or the whole writer."""
 
     async def scan_disk(self) -> None:
         """Tells the group what state lies here unused."""
