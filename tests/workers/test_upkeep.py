@@ -11,7 +11,7 @@ from orchestrator import App, Record, Table
 from pipeline.errors import DefinitionError
 from state.log.group_store import OwnerRecord
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord, Partition, Retention, TaskCommit, TopicSpec
+from state.log.protocol import Compacted, NewRecord, Partition, Retention, TaskCommit, TopicSpec
 from workers.instance.upkeep import AT_MOST_EVERY, LogUpkeep
 from workers.prepare import prepare
 
@@ -120,6 +120,22 @@ async def test_a_changelog_is_compacted_as_before_by_the_next_coordinator() -> N
     assert await following.round() == 5
     await write(11)
     assert await following.round() == 11
+
+
+async def test_a_log_that_compacts_by_itself_is_not_asked_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, asked = await a_log("counting"), 0
+
+    async def compact(topic: str) -> Compacted:
+        nonlocal asked
+        asked += 1
+        return Compacted(0, 0)
+
+    monkeypatch.setattr(log, "compact", compact)
+    upkeep = LogUpkeep(log, "counting")
+    for _ in range(40):
+        await log.append({CHANGELOG: [NewRecord(b"k", b"v", 0)]})
+        await upkeep.round()
+    assert 1 <= asked < 10
 
 
 async def test_a_topic_has_the_retention_that_its_app_declares_where_the_app_makes_it() -> None:

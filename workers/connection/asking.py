@@ -34,18 +34,17 @@ class Place:
     address: str
 
 
-async def ask_over(connection: Connection, request: Request, within_s: float = 0.0) -> Any:
+async def ask_over(connection: Connection, request: Request) -> Any:
     """The answer to the request, over a connection that waits for nothing else. Raises ConnectionEnded, and what the other
     end answers as an error."""
-    within_s = within_s or ASK_S
     number = next(_numbers)
     connection.send(messages.ask(number, request))
     while True:
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(ASK_S):
                 answer = await connection.receive_down()
         except TimeoutError:
-            raise Unanswered(f"did not answer within {within_s:g} s") from None
+            raise Unanswered(f"did not answer within {ASK_S:g} s") from None
         if isinstance(answer, messages.Answer) and answer.id == number:
             if answer.error:
                 raise _raised(answer)
@@ -59,10 +58,14 @@ def _raised(answer: messages.Answer) -> OrchestratorError:
 
 async def coordinator_place(instance: str, credentials: Credentials, within_s: float) -> Place | None:
     """Where the lease says that the coordinator is, from the instance that listens at this address; None where no lease is held by one
-    that listens. Raises what `connect` and `ask_over` raise."""
-    connection = await connect(instance, credentials, timeout_s=within_s)
+    that listens. Raises ConnectionEnded, also where no answer comes in time, and what `connect` raises."""
     try:
-        answer = await ask_over(connection, CoordinatorRequest(), within_s)
-    finally:
-        await connection.close()
+        async with asyncio.timeout(within_s):
+            connection = await connect(instance, credentials, timeout_s=within_s)
+            try:
+                answer = await ask_over(connection, CoordinatorRequest())
+            finally:
+                await connection.close()
+    except TimeoutError:
+        raise Unanswered(f"{instance} did not answer within {within_s:g} s") from None
     return Place(answer["term"], answer["address"]) if answer["address"] else None

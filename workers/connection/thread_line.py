@@ -3,7 +3,7 @@
 One rule: the worker's loop decides where it runs. Where calls hold it, the last status is sent again (uplink.py), and a
 coordinator that has another after it is followed: the instance, whose process runs no user code, knows from the lease where
 that one listens, and the member joins there as it is. Nothing of the worker changes while its loop is held, so its last
-status is still true. The messages that come meanwhile wait for the loop. A loop that wakes between two calls is held all the same:
+status is as true as one that is late. The messages that come meanwhile wait for the loop. A loop that wakes between two calls is held all the same:
 to find a coordinator and to join takes several of its moments.
 """
 
@@ -27,7 +27,7 @@ log = logging.getLogger("orchestrator.session")
 T = TypeVar("T")
 FREE_S, FREE_TIMES = 0.1, 3  # a loop that answers so soon, so many times in a row, sees to its connection itself
 AGAIN_S = 0.2  # candidates look at the lease about as often
-ANSWER_S = 2.0  # well within the rejoin grace
+ANSWER_S = 2.0  # of the instance, and as long of the coordinator: both are within the rejoin grace
 
 
 class ThreadLine:
@@ -132,18 +132,19 @@ class ThreadUplink:
 
     async def _is_followed(self) -> bool:
         """Whether the member has joined again, where a coordinator is now; False once the worker's loop can see to it."""
-        answers, answered = 0, self._asked_to_answer()
+        answers, answer = 0, None
         while self._joined is not None and not self._is_over:
+            answer = answer or self._asked_to_answer()
             try:
                 async with asyncio.timeout(FREE_S):
-                    await answered.wait()
+                    await answer.wait()
             except TimeoutError:
                 answers = 0
             else:
-                answers, answered = answers + 1, self._asked_to_answer()
-                if answers < FREE_TIMES:
-                    continue
-                return False
+                answers, answer = answers + 1, None
+                if answers == FREE_TIMES:
+                    return False
+                continue
             try:
                 if await self._has_joined_where_it_is(*self._joined):
                     return True
@@ -163,7 +164,7 @@ class ThreadUplink:
         place = await coordinator_place(caller.instance, caller.credentials, ANSWER_S)
         if place is None:
             return False
-        uplink = await open_on_loop(place, caller)
+        uplink = await open_on_loop(place, caller, ANSWER_S)
         if self._is_over:
             await uplink.close()
             return False

@@ -24,6 +24,7 @@ from workers.connection.asking import Place
 from workers.connection.contact import Contact
 
 QUIET = 1.5  # heartbeats
+CONNECT_S = 5.0
 Watch = Callable[[], str]  # what is to be known of a call that lasts; "" where none does
 
 
@@ -133,9 +134,9 @@ class LoopUplink:
             self.on_quiet()
 
 
-async def open_on_loop(place: Place, caller: Caller) -> LoopUplink:
+async def open_on_loop(place: Place, caller: Caller, within_s: float = CONNECT_S) -> LoopUplink:
     """Connects, on the loop that runs. Raises what `connect` raises."""
-    return LoopUplink(await connect(place.address, caller.credentials), place.term, caller)
+    return LoopUplink(await connect(place.address, caller.credentials, timeout_s=within_s), place.term, caller)
 
 
 class LoopLine:

@@ -105,7 +105,8 @@ class LogUpkeep:
         if not is_due and new <= before.kept * DIRTY_SHARE / (1 - DIRTY_SHARE):
             return 0
         done = await self._log.compact(info.name)
-        self._compacted[info.name] = _Compacted(ends, done.kept, self._round)
+        kept = done.kept if any(done) else ends  # brokers do it by themselves, and say nothing of it
+        self._compacted[info.name] = _Compacted(ends, kept, self._round)
         return done.removed
 
 
