@@ -115,7 +115,7 @@ class InstancesRequest(Request, tag="instances", frozen=True):
 
 
 class CoordinatorRequest(Request, tag="coordinator", frozen=True):
-    """Where the coordinator listens, by the lease: an instance tells its workers, whose own loops a call may hold."""
+    """Where the coordinator listens, by the lease: a worker asks its instance, since a call may hold its own loop."""
 
     right: ClassVar[Right] = Right.JOIN
 

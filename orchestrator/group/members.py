@@ -162,7 +162,7 @@ class Member:
         return False
 
     def wait_longer(self, ms: int) -> None:
-        """For so long no copy of it could come forward, or nobody would have seen it."""
+        """For so long no copy of it could come forward, or it would not have been seen."""
         self.progress = {t: one._replace(since_ms=one.since_ms + ms) for t, one in self.progress.items()}
 
     def stuck(self, learners: list[TaskId], now_ms: int, timeout_ms: int) -> list[TaskId]:

@@ -129,7 +129,7 @@ class Errors(logging.Handler):
 
 
 async def no_lease() -> None:
-    """Of a group that nobody coordinates by a log."""
+    """Of a group whose coordinator has no log."""
 
 
 class Place:

@@ -75,7 +75,7 @@ def test_two_signals_to_a_fleet_that_runs(on_spark: Console) -> None:
 
 
 def test_a_signal_to_all_of_its_processes(on_spark: Console) -> None:
-    """As `timeout`, systemd and a terminal that is closed send it: Java ends by it, too, and that was told as a failure of Spark."""
+    """As `timeout`, systemd and a terminal that is closed send it: Java ends by it, too, and that was shown as a failure of Spark."""
     fleet = on_spark.run(*FAST, "--on", "spark", instances=2)
     fleet.send_signal(signal.SIGTERM)
     os.kill(java(on_spark), signal.SIGTERM)

@@ -161,7 +161,7 @@ async def test_a_coordinator_that_hangs_is_left_for_the_next_one_however_often()
 
 
 async def test_a_loop_that_wakes_for_a_moment_between_two_calls_is_held() -> None:
-    """Nobody had the lease before the first one ended, and to join takes the loop several moments."""
+    """The lease was free until the first one had ended, and to join takes the loop several moments."""
     group = Group()
     group.second_call = asyncio.Event()
     async with working(group) as worker:
@@ -192,7 +192,7 @@ async def test_a_log_that_is_away_is_asked_again() -> None:
 
 
 async def test_a_loop_that_runs_sees_to_it_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be about to come back as another incarnation, which nobody but it knows."""
+    """It may be about to come back as another incarnation, which nothing else knows."""
     monkeypatch.setattr(thread_line, "FREE_S", 30.0)
     group = Group()
     async with working(group, held=False, last=9) as worker:

@@ -39,7 +39,7 @@ async def _commit(worker: UpkeepPort, run: TaskRun) -> None:
         part = TaskCommit(run.scope, run.epoch, {}, positions, worker.surroundings.wall_ms())
         guarantee, may_write = worker.guarantee()
         await worker.log.commit(worker.application, writer, [part], guarantee=guarantee, may_write=may_write)
-    except Fenced as error:  # by age, too: nobody else may find it where all tasks of this worker are halted
+    except Fenced as error:  # by age, too: nothing else finds it where all tasks of this worker are halted
         log.warning("fenced: %s", error)
         worker.lost((), fenced=writer == worker.transactional_id)
     except Refused as error:
