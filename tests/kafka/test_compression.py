@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from aiokafka import AIOKafkaConsumer
 
 from state.log.batches import headers
 from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.log import open_kafka
-from state.log.protocol import NewRecord, Partition, TaskCommit, TopicSpec
+from state.log.protocol import FOR_EVER, NewRecord, Partition, TaskCommit, TopicSpec
 from tests.contracts.logs import read_all
 from tests.kafka.place import APP, Place, owner
 
@@ -22,6 +24,7 @@ async def stored_bytes(place: Place, compression: str) -> int:
     log = await open_kafka(options)
     try:
         await log.create_topic(TopicSpec("out", 1))
+        await log.set_retention("out", FOR_EVER)  # the times of these records are long past: a broker would delete them
         lease = await log.acquire(APP, "me", "a:1", await log.lease(APP))
         assert lease is not None
         await log.record_owners(lease, [owner(1, lease)])
@@ -51,5 +54,5 @@ async def test_batches_are_smaller_and_anybody_reads_them(place: Place, codec: s
         auto_offset_reset="earliest",
         isolation_level="read_committed",
     )
-    async with consumer:
+    async with asyncio.timeout(60), consumer:
         assert [(await consumer.getone()).value for _ in RECORDS] == [one.value for one in RECORDS]
