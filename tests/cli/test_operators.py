@@ -14,7 +14,7 @@ from pipeline.values.partitioner import partition_of
 from tests.cli import waiting
 from tests.cli.console import WAIT, Console, console_of
 from workers.commands import on_their_way, scale_up
-from workers.fleet import client
+from workers.connection import asking
 
 pytestmark = pytest.mark.processes
 
@@ -85,7 +85,7 @@ def slow_to_begin(console: Console) -> Path:
 def test_a_change_that_was_not_answered_may_yet_be_made(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator waits for a log that is locked. The command ended with 3 and the advice to start `run`, and the
     change was made all the same."""
-    monkeypatch.setattr(client, "ASK_S", 1.0)
+    monkeypatch.setattr(asking, "ASK_S", 1.0)
     console.run()
     with closing(sqlite3.connect(console.folder / ".orchestrator/bank.db", isolation_level=None)) as held:
         held.execute("begin immediate")
