@@ -318,6 +318,31 @@ def test_an_interrupt_leaves_it_running(group: Console) -> None:
     stable(group, 3)
 
 
+INTERRUPTED = """
+import argparse, asyncio, os, signal
+from orchestrator.cli.main import handle_signals
+from workers.commands import scale_down
+
+async def wait_for_end(client, answer, progress):
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.Event().wait()
+
+scale_down.wait_for_end = wait_for_end
+handle_signals()
+answer = {"plan": "1", "leaving": []}
+asyncio.run(scale_down._see_through(argparse.Namespace(json=False), None, None, "bank", answer, {}))
+"""
+
+
+def test_an_interrupt_while_the_command_is_no_wait(tmp_path: Path) -> None:
+    """SIGTERM is raised in the coroutine then, as another error: the command ended without a word."""
+    console = Console(tmp_path / "place")
+    console.write("interrupted.py", INTERRUPTED)
+    assert console.end(console.script("interrupted.py", name="interrupted")) == 143
+    assert "the scale-down goes on" in console.said("interrupted")
+    console.close()
+
+
 def test_follow_sees_it_end(group: Console) -> None:
     begun = group.here("scale-down", "bank", "--by", "1", "--json")
     assert (begun.code, begun.json["outcome"]) == (0, "running")

@@ -133,7 +133,7 @@ async def _see_through(args: Any, client: Client, log: GroupStore, application: 
         outcome, after = await wait_for_end(client, answer, Progress(quiet=args.json))
         if outcome in ("done", "forced"):
             await _shut_down(log, application, answer["leaving"])
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, SystemExit):  # the second where SIGTERM comes while this very coroutine runs
         print(
             f"the scale-down goes on; follow it with `orchestrator scale-down {application} --follow`, or take it "
             f"back with `orchestrator scale-down {application} --undo`",
