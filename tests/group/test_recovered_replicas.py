@@ -85,11 +85,11 @@ def test_a_learner_is_given_up_where_it_does_not_come_forward(
     status = MemberStatus(term=1, active=dict.fromkeys(TASKS, 1))
     group.step(ev.Joined(1, join_request("S1", 1), status), 100)
     group.step(ev.Joined(2, join_request("S2", 1), MemberStatus()), 200)
-    told = sorted(group.learners)
-    assert told
+    learned = sorted(group.learners)
+    assert learned
     for second in range(1, 20):
         group.step(ev.Heartbeat(1, status), second * 1_000)
-        copies = dict.fromkeys(told, copy(second))
+        copies = dict.fromkeys(learned, copy(second))
         group.step(ev.Heartbeat(2, MemberStatus(generation=1, term=1, copies=copies)), second * 1_000)
         group.step(ev.Tick(), second * 1_000)
     assert bool(group.given_up) == given_up, comes

@@ -81,8 +81,8 @@ class Group:
         self.lease = Lease("bank", term, "i", address, 0)
 
     async def work(self, home: asyncio.AbstractEventLoop, place: Place, instance: str, held: bool, last: int) -> int:
-        """The worker's loop: joins, is held by a call, and by one more where it is told to, and receives messages until the last, or the
-        connection's end."""
+        """The worker's loop: joins, is held by a call, and by one more where there is a `second_call`, and receives messages until the last, or
+        the connection's end."""
         line = ThreadLine()
         caller = Caller(credentials(), 0.05, lambda: "a call", Contact(home.time), instance)
         uplink = self.uplink = await line.open(place, caller)

@@ -146,7 +146,7 @@ class ThreadUplink:
                     return False
                 continue
             try:
-                if await self._has_joined_where_it_is(*self._joined):
+                if await self._has_joined_where_it_is():
                     return True
             except OrchestratorError as error:
                 log.debug("session, beside a call: %s", error)
@@ -159,19 +159,19 @@ class ThreadUplink:
         self._at_home(lambda: here.call_soon_threadsafe(answered.set))
         return answered
 
-    async def _has_joined_where_it_is(self, application: str, request: JoinRequest) -> bool:
+    async def _has_joined_where_it_is(self) -> bool:
         caller = self._caller
         place = await coordinator_place(caller.instance, caller.credentials, ANSWER_S)
         if place is None:
             return False
         uplink = await open_on_loop(place, caller, ANSWER_S)
-        if self._is_over:
+        if self._is_over or self._joined is None:
             await uplink.close()
             return False
         log.info("asking the coordinator of term %d, while a call goes on", place.term)
         uplink.on_quiet = self._look_soon
         former, self._uplink = self._uplink, uplink
-        uplink.join(application, request, former.status)
+        uplink.join(*self._joined, former.status)  # as they are now: the loop may have run meanwhile
         await former.close()
         return True
 
@@ -180,7 +180,7 @@ class ThreadUplink:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_another(), name="look for another")
 
     async def _look_for_another(self) -> None:
-        """A coordinator that hangs keeps its connections, and who is in a call does not look at the lease."""
+        """A coordinator that hangs keeps its connections, and the loop of a worker in a call does not look at the lease."""
         uplink = self._uplink
         try:
             place = await coordinator_place(self._caller.instance, self._caller.credentials, ANSWER_S)
