@@ -120,13 +120,15 @@ def test_an_owner_in_a_sync_call_keeps_its_tasks_where_the_coordinator_changes(
     def now() -> Any:
         return console.here("status", "bank", "--json").json
 
-    gone = () if how == signal.SIGSTOP else (first,)  # the worker of a parent that stands still goes on
+    gone = (
+        (first,) if how == signal.SIGTERM else ()
+    )  # one that was killed is started again, and a worker of one that hangs goes on
 
     def has_another() -> bool:
         status = now()
         here = any(row["id"] == other and not row["silent"] for row in status["instances"])
         is_whole = all(row["active"] and row["active"] not in gone for row in status["tasks"])
-        return here and is_whole and status["coordinator"]["instance"] != first
+        return here and is_whole and status["coordinator"]["term"] > before["coordinator"]["term"]
 
     console.until("another coordinator, with all tasks", has_another)
     assert held.items() <= {row["id"]: row["epoch"] for row in now()["tasks"]}.items(), "fenced for a call"
@@ -137,7 +139,8 @@ def test_an_owner_in_a_sync_call_keeps_its_tasks_where_the_coordinator_changes(
     assert (console.folder / "called").read_text() == "x", "the call was made again"
     if how == signal.SIGSTOP:
         os.kill(instance, signal.SIGCONT)
-    assert held.items() <= {row["id"]: row["epoch"] for row in now()["tasks"]}.items()
+    if how != signal.SIGKILL:  # one that is started again may get tasks in order
+        assert held.items() <= {row["id"]: row["epoch"] for row in now()["tasks"]}.items()
     for name, process in fleet.items():
         if name != first:
             process.send_signal(signal.SIGTERM)
