@@ -23,9 +23,8 @@ class Presence(StrEnum):
     RUNNING = "running"
     SILENT = "silent"  # its connection ended; it may come back
     LEAVING = "leaving"  # hands its tasks over, then goes
-    FENCED = (
-        "fenced"  # its transactional id is refused from now on; kept until its session ends, for the state on its disk
-    )
+    # Its transactional id is refused from now on; kept until its session ends, for the state on its disk
+    FENCED = "fenced"
 
 
 # The life of a member: (where it was, what happened) -> where it is; None means not in the group. Executed by Member.live,

@@ -151,9 +151,8 @@ class Tumbling:
 
 
 _EPOCH = datetime(1970, 1, 1)
-_FAR_DAY = (
-    2_900_000  # in the year 9909: calendars end in 9999, times of records do not, so days have 24 hours from here
-)
+# In the year 9909: calendars end in 9999, times of records do not, so days have 24 hours from here
+_FAR_DAY = 2_900_000
 
 
 def _zone(what: str, name: Any, size_ms: int) -> ZoneInfo:

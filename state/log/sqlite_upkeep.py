@@ -20,9 +20,8 @@ from state.log.sqlite_writer import INSERT, PAGE, Writer, find_part, find_topic
 ROWS_AT_ONCE = 16  # batches of at most 256 KiB
 PAGES_AT_ONCE = 256
 _A_ROW = PAGE // 2  # that is removed: it shares its pages with others
-TURN_S = (
-    0.01  # about as long a transaction may take: pages that the system has no copy of come from the disk, one by one
-)
+# About as long a transaction may take: pages that the system has no copy of come from the disk, one by one
+TURN_S = 0.01
 
 
 class Upkeep:

@@ -48,9 +48,8 @@ class BufferedStore(RocksDbStore):
         self._buffer: dict[bytes, bytes | None] = {}
         self._gone: list[Range] = []
         self._bytes = 0  # of the buffer, at most
-        self._due_stamp: Mapping[str, str] | None = (
-            None  # what the stamp was at the latest write, where it is to be written
-        )
+        # What the stamp was at the latest write, where it is to be written
+        self._due_stamp: Mapping[str, str] | None = None
         self._is_due = False  # what was written last, the offset at least, is in the buffer alone
         self._written = self._flushed = self._offset
         self._lock = threading.Lock()

@@ -21,9 +21,8 @@ from workers.topic_identities import keep_seen
 
 log = logging.getLogger("orchestrator.upkeep")
 EVERY_S = 60.0
-DIRTY_SHARE = (
-    0.5  # of a changelog's records: those that came since its last compaction (Kafka: min.cleanable.dirty.ratio)
-)
+# A share of a changelog's records: those that came since its last compaction (Kafka: min.cleanable.dirty.ratio)
+DIRTY_SHARE = 0.5
 AT_MOST_EVERY = 60 * 24  # rounds after which a changelog with anything new is compacted all the same: deletions go then
 
 

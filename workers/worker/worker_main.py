@@ -28,9 +28,8 @@ from workers.surroundings import OF_A_PROCESS, REAL, Surroundings
 from workers.worker import growth, stand_still
 from workers.worker.worker import Worker
 
-SWITCH_S = (
-    0.0005  # the thread of the connection waits so long for the interpreter (5 ms by default), twice in each hand-over
-)
+# The thread of the connection waits so long for the interpreter (5 ms by default), twice in each hand-over
+SWITCH_S = 0.0005
 
 
 def main() -> int:

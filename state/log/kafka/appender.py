@@ -22,9 +22,8 @@ from state.log.kafka.producer import NotEnded, Producer, ProducerFenced
 from state.log.kafka.unbuilt import Built
 from state.log.protocol import NewRecord, Partition
 
-ANSWER_WITHIN_S = (
-    60.0  # a broker with default settings is noticed as dead after 9 s, and its partitions are led anew after that
-)
+# A broker with default settings is noticed as dead after 9 s, and its partitions are led anew after that
+ANSWER_WITHIN_S = 60.0
 
 
 class Appender:

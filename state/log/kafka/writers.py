@@ -118,9 +118,8 @@ class Writers:
                     if isinstance(error, KafkaRefused) and error.then is not Then.FENCED:
                         raise
                     raise OutcomeUnknown(checks.not_sent(str(error))) from error
-                self._unfenced[key] = (
-                    producer  # after any error its sequence may have a gap: the next commit has a new one
-                )
+                # After any error the sequence of this one may have a gap: the next commit has a new producer
+                self._unfenced[key] = producer
             return behind
 
         return await self._written(tasks, produce)
