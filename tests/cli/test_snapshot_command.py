@@ -51,6 +51,7 @@ def test_listed_verified_and_pruned(place: Console) -> None:
     data.write_bytes(data.read_bytes()[:-1] + b"!")
     damaged = place.here("snapshot", "verify")
     assert damaged.code == 1 and damaged.err.startswith("error: snapshot s-3: ") and damaged.err.count("\n") == 1
+    assert "s-4" in damaged.out, "those behind it are verified as well"
     assert place.here("snapshot", "verify", "s-4").code == 0
     assert place.here("snapshot", "verify", "--json", "s-4").code == 0, "options stand where they like"
     assert place.here("snapshot", "prune", "--keep", "1", "--json").json["removed"] == ["s-1", "s-3"]
@@ -71,3 +72,16 @@ def test_listed_verified_and_pruned(place: Console) -> None:
 def test_wrong_use(place: Console, words: list[str], said: str) -> None:
     done = place.here("snapshot", *words)
     assert done.code in (1, 2) and done.err.count("\n") == 1 and said in done.err, done
+
+
+def test_all_that_are_damaged_are_named(place: Console) -> None:
+    for name in ("s-1", "s-3"):
+        [data] = (place.folder / f".orchestrator/snapshots/{name}").rglob("*.sst")
+        data.unlink()
+    damaged = place.here("snapshot", "verify", "--json")
+    assert damaged.code == 1 and damaged.err.count("\n") == 1
+    assert "snapshot s-1: " in damaged.err and "snapshot s-3: " in damaged.err
+    assert [one["snapshot"] for one in damaged.json["verified"]] == ["s-2", "s-4"]
+    assert list(damaged.json["damaged"]) == ["s-1", "s-3"]
+    alone = place.here("snapshot", "verify", "s-1")
+    assert (alone.code, alone.out) == (1, "no snapshot is whole\n"), alone

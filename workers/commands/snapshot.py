@@ -21,11 +21,11 @@ ACTIONS = ("list", "verify", "prune")
 
 
 class SnapshotDamaged(OrchestratorError):
-    """A snapshot is not what its manifest says."""
+    """Snapshots are not what their manifests say."""
 
 
 def run(argv: list[str]) -> int:
-    """Runs `orchestrator snapshot`; its exit code. Raises WrongUse."""
+    """Runs `orchestrator snapshot`; its exit code. Raises WrongUse, SnapshotDamaged."""
     if argv and not argv[0].startswith("-") and argv[0] not in ACTIONS:
         return int(place_called(JOBS["snapshot"])(argv))
     parser = Parser(
@@ -52,6 +52,8 @@ def run(argv: list[str]) -> int:
         show_json(facts)
     else:
         print(_text(args.action, facts))
+    if damaged := facts.get("damaged"):
+        raise SnapshotDamaged("; ".join(f"snapshot {name}: {why}" for name, why in damaged.items()))
     return 0
 
 
@@ -61,16 +63,16 @@ def _list(root: Path, args: Any) -> dict[str, Any]:
 
 
 def _verify(root: Path, args: Any) -> dict[str, Any]:
-    """Raises SnapshotDamaged for the first that is not whole."""
     found, unusable = manifest.listing(root)
     names = [args.name] if args.name else [*(one.snapshot for one in found), *unusable]
     verified: list[dict[str, Any]] = []
+    damaged: dict[str, str] = {}
     for name in names:
         try:
             verified.append(_facts(root, snapshot.verify(root, name)))
         except SnapshotUnusable as error:
-            raise SnapshotDamaged(f"snapshot {name}: {error}") from None
-    return {"verified": verified}
+            damaged[name] = str(error)
+    return {"verified": verified, "damaged": damaged}
 
 
 def _prune(root: Path, args: Any) -> dict[str, Any]:
@@ -96,9 +98,10 @@ def _text(action: str, facts: dict[str, Any]) -> str:
         (one["snapshot"], one["application"], shown_time(one["time_ms"]), one["tasks"], one["bytes"], _use(one))
         for one in facts["snapshots" if action == "list" else "verified"]
     ]
-    lines = [table(rows, ("snapshot", "application", "made", "tasks", "bytes", "use"))] if rows else ["no snapshot"]
+    none = "no snapshot is whole" if facts.get("damaged") else "no snapshot"
+    lines = [table(rows, ("snapshot", "application", "made", "tasks", "bytes", "use")) if rows else none]
     lines += [f"{name} cannot be used: {why}" for name, why in facts.get("unusable", {}).items()]
-    if action == "verify":
+    if action == "verify" and not facts["damaged"]:
         lines.append(f"{len(rows)} verified: every file is as its manifest says")
     return "\n".join(lines)
 
