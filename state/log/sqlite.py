@@ -45,7 +45,8 @@ from state.log.protocol import (
 )
 from state.log.sqlite_changes import Changes
 from state.log.sqlite_checkpoints import BUSY_MS, Checkpoints
-from state.log.sqlite_file import LOOK_AGAIN_S, FileIdentity, Synchronous, connect, explain, prepare
+from state.log.sqlite_file import Synchronous, connect, explain, prepare
+from state.log.sqlite_parts import LOOK_AGAIN_S, FileIdentity
 from state.log.sqlite_reader import SqliteReader
 from state.log.sqlite_retention import Expiry
 from state.log.sqlite_upkeep import Upkeep

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from state.errors import LogUnusable
 from state.log.file_watch import FileWatch, open_watch
-from state.log.sqlite_file import FileIdentity, explain
+from state.log.sqlite_file import explain
+from state.log.sqlite_parts import FileIdentity
 
 _LOOK_MIN_S = 0.0005
 _LOOK_MAX_S = 0.020
@@ -59,7 +60,7 @@ class Changes:
         self._identity.check()
         try:
             self._version = self._connection.execute("pragma data_version").fetchone()[0]
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
                 raise explain(error, self._identity.path) from error
             return -1

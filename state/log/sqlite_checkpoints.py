@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from state.errors import LogBusy, StateError
-from state.log.sqlite_file import LOOK_AGAIN_S, FileIdentity, begin, explain
+from state.log.sqlite_file import begin, explain
+from state.log.sqlite_parts import LOOK_AGAIN_S, FileIdentity
 
 log = logging.getLogger("orchestrator.log")
 PAGES = 1_000  # that this process writes between two

@@ -6,7 +6,6 @@ One rule: a file that is not a log of a format we know is never written. Below s
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import time
 import uuid
@@ -16,7 +15,8 @@ from urllib.parse import quote
 
 from state import private
 from state.clocks import monotonic_s
-from state.errors import LogBusy, LogFull, LogMissing, LogReplaced, LogUnusable, StateError
+from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
+from state.log.sqlite_parts import ENDINGS, LOOK_AGAIN_S, check_whole
 
 Synchronous = Literal["NORMAL", "FULL"]
 
@@ -25,7 +25,6 @@ COPY_ID = 0x534F4C43  # of a copy that nobody has opened yet: what lies beside i
 FORMAT = 1
 _PAUSE_S = 0.001
 _MADE_S = 1.0
-LOOK_AGAIN_S = 0.008  # whoever waits for the write lock looks so often
 
 _TABLES = (
     "create table facts (name text primary key, value text not null) without rowid",
@@ -53,28 +52,6 @@ _ADDED = {
     "retentions": "create table if not exists retentions (topic text primary key, ms int, bytes int,"
     " forced int not null) without rowid",
 }
-
-
-class FileIdentity:
-    """Notices that the file of a running log was deleted or replaced."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._was = self._now()
-
-    def check(self) -> None:
-        """Raises LogReplaced."""
-        if self._now() != self._was:
-            raise LogReplaced(
-                f"the log {self.path} was deleted or replaced while in use: put it back or restart all processes"
-            )
-
-    def _now(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.path)  # noqa: PTH116 - called at every poll, and Path.stat costs three times as much
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
 
 
 def explain(error: sqlite3.Error, path: Path) -> StateError:
@@ -113,6 +90,7 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
             private.make_file(path)  # SQLite gives its -wal and -shm the rights of the file
         except OSError as error:
             raise LogUnusable(f"the folder of the log {path} cannot be made: {error.strerror}") from error
+    check_whole(path)
     uri = f"file:/{quote(str(path.absolute()).lstrip('/'))}"  # behind two slashes SQLite looks for a host
     _begin_copy(path, uri, busy_timeout_ms)
     try:
@@ -199,8 +177,8 @@ def prepare(connection: sqlite3.Connection, path: Path, *, create: bool, busy_ti
         _add_tables(connection, busy_timeout_ms)
         if _wal(connection, busy_timeout_ms) != "wal":
             raise LogUnusable(f"the log {path} cannot use write-ahead logging: put it on a local disk")
-        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):  # an older version left them open
-            private.close_to_others(path.with_name(name))
+        for ending in ENDINGS:  # an older version left them open
+            private.close_to_others(path.with_name(f"{path.name}{ending}"))
         return str(_scalar(connection, "select value from facts where name = 'log_id'"))
     except sqlite3.Error as error:
         raise explain(error, path) from error

@@ -27,7 +27,8 @@ from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import FOR_EVER, NewRecord, Partition, Parts, Retention, TaskCommit, TopicInfo, TopicSpec
-from state.log.sqlite_file import FileIdentity, begin, explain
+from state.log.sqlite_file import begin, explain
+from state.log.sqlite_parts import FileIdentity
 
 PAGE = 4096
 _PAGES_OF_ANY, _PAGES_OF_A_BATCH = 4, 2  # about

@@ -170,9 +170,29 @@ def test_a_log_that_is_deleted_under_a_running_fleet(console: Console, with_stat
         path.unlink()
     assert console.end(fleet) == 1
     [line] = lines_but_the_first(console)
-    what = f"error: the log {home / 'bank.db'} was deleted or replaced while it was in use; the fleet stops: "
-    assert line == what + "put it back, or run it again on a new one"
+    what = f"error: the log {home / 'bank.db'} was deleted or replaced while it was in use, or its -wal or -shm was; "
+    assert line == what + "the fleet stops: put it back, or run it again"
     console.nothing_left()
+
+
+@pytest.mark.parametrize("ending", ["-shm", "-wal"])
+def test_what_lies_beside_a_log_is_deleted_under_a_running_fleet(console: Console, ending: str) -> None:
+    """No process writes to a log that others see another index of: the fleet stops, and what was written is there."""
+    fleet = console.run(*FAST, instances=2)
+    console.pay(*[("ann", 1)] * 20)
+    console.until("what ann has", lambda: console.here("query", "bank", "balances", "ann").out == "20\n")
+    (console.folder / f".orchestrator/bank.db{ending}").unlink()
+    row = json.dumps({"key": "ann", "value": {"account": "ann", "amount": 1}}) + "\n"
+    done = console.here("produce", "bank:app", "payments", stdin=row * 20)
+    assert done.code == 0 or "was deleted" in done.err, done
+    assert console.end(fleet) == 1
+    [line] = lines_but_the_first(console)
+    assert "the fleet stops: put it back, or run it again" in line
+    fleet = console.run(*FAST, instances=2)
+    expected = 20 if done.code else 40
+    console.until(f"{expected}", lambda: console.here("query", "bank", "balances", "ann").out == f"{expected}\n")
+    assert console.here("log", "check", "bank").code == 0
+    stop(console, fleet)
 
 
 def test_state_that_is_deleted_under_a_running_fleet(console: Console) -> None:

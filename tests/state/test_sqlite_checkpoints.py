@@ -18,7 +18,8 @@ from state.log import sqlite_checkpoints
 from state.log.protocol import NewRecord, Partition, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 from state.log.sqlite_checkpoints import Checkpoints
-from state.log.sqlite_file import FileIdentity, connect
+from state.log.sqlite_file import connect
+from state.log.sqlite_parts import FileIdentity
 
 T0 = Partition("t", 0)
 DEADLINE_S = 30.0

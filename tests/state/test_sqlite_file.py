@@ -110,6 +110,71 @@ async def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
         await open_sqlite(tmp_path / "log.db", create=True, synchronous="OFF")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("ending", ["-wal", "-shm"])
+async def test_what_lies_beside_it_and_goes_away_is_noticed(tmp_path: Path, ending: str) -> None:
+    log = await made(tmp_path / "log.db")
+    await log.append({T0: [RECORD]})
+    (tmp_path / f"log.db{ending}").unlink()
+    with pytest.raises(LogUnusable, match=f"log.db{ending} beside it, was deleted or replaced"):
+        await log.append({T0: [RECORD]})
+    with pytest.raises(LogUnusable, match="deleted or replaced"):
+        await log.ends([T0])
+    await log.close()
+    again = await open_sqlite(tmp_path / "log.db", create=False)
+    assert len(await read(again)) == 1
+    await again.close()
+
+
+HOLDS = """
+import asyncio, sys
+from pathlib import Path
+from state.log.sqlite import open_sqlite
+
+async def main():
+    log = await open_sqlite(Path(sys.argv[1]), create=False)
+    print("open", flush=True)
+    sys.stdin.readline()
+    await log.close()
+
+asyncio.run(main())
+"""
+
+
+async def read_all(path: Path) -> list[StoredRecord]:
+    log = await open_sqlite(path, create=False)
+    try:
+        return await read(log)
+    finally:
+        await log.close()
+
+
+async def with_one_record(path: Path) -> None:
+    log = await made(path)
+    await log.append({T0: [RECORD]})
+    await log.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say who holds a file")
+@pytest.mark.parametrize("ending", ["-wal", "-shm"])
+def test_it_is_not_opened_with_an_index_that_others_do_not_share(tmp_path: Path, ending: str) -> None:
+    """Two processes would each put its commits where the other has its own."""
+    path = tmp_path / "log.db"
+    asyncio.run(with_one_record(path))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        Path(f"{path}{ending}").unlink()
+        why = f"{ending}, a part of the log .* was deleted while process {other.pid} had"
+        with pytest.raises(LogUnusable, match=why):
+            asyncio.run(read_all(path))
+        assert not Path(f"{path}{ending}").exists(), "none was made"
+        other.stdin.write("\n")
+    assert other.returncode == 0
+    assert len(asyncio.run(read_all(path))) == 1
+
+
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 async def test_a_file_that_goes_away_is_noticed(tmp_path: Path, how: str) -> None:
     path = tmp_path / "log.db"

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from state.log.protocol import NewRecord, Partition, Retention, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
-from state.log.sqlite_file import FileIdentity, connect
+from state.log.sqlite_file import connect
+from state.log.sqlite_parts import FileIdentity
 from state.log.sqlite_retention import Expiry
 from state.log.sqlite_upkeep import Upkeep
 from state.log.sqlite_writer import Writer

@@ -286,7 +286,7 @@ class Fleet:
         if not self._stopping:
             where = log_path(self._base.log) or show_log(self._base.log)
             self._say(
-                f"error: the log {where} was deleted or replaced while it was in use; the fleet stops: put it back, or run it again on a new one"
+                f"error: the log {where} was deleted or replaced while it was in use, or its -wal or -shm was; the fleet stops: put it back, or run it again"
             )
             self.stop()
 
