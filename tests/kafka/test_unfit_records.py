@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -113,6 +114,25 @@ def test_where_it_stops_the_record_is_named(console: Console) -> None:
     text = console.said("run")
     assert "error: one at plain-" in text and "writes what the log does not take (a record of 60" in text, text
     assert keys(console, "out").keys() <= {f"plain {n}" for n in range(60) if n not in SIZES}
+
+
+def test_where_the_limit_was_raised_resume_tries_the_record_again(console: Console, place: Place) -> None:
+    """What was known of the record was from before: the task halted again from memory, until its instance was started anew."""
+    console.write("bank.py", APP.format(policy='"stop"'))
+    produce(console, "plain")
+    console.start("run", "bank:app", "--on-halt", "continue", name="run")
+    halted = lambda: sorted(set(re.findall(r"(\d_\d) is halted", console.said("run"))))  # noqa: E731
+    console.until("the halt", halted)
+    for topic in ("out", "bank-kept-changelog"):
+        asyncio.run(set_(place, topic, max_message_bytes="50000"))
+
+    def all_are_there() -> bool:
+        for name in halted():
+            assert console("resume", "bank", name).code == 0
+        return keys(console, "out").total() >= 60
+
+    console.until("all of them", all_are_there)
+    assert keys(console, "out") == Counter(f"plain {n}" for n in range(60)), console.said("run")
 
 
 @pytest.mark.parametrize("how", ["its output does not fit", "its processor raises"])

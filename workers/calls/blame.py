@@ -315,6 +315,11 @@ class Caution:
                 if positions.get(Partition(*record[:2]), 0) <= record[2]
             }
 
+    def forget(self, scope: str) -> None:
+        """The task is to try again what it was halted at: what the log did not take it may take by now."""
+        self._blamed = {record: blame for record, blame in self._blamed.items() if blame.task != scope}
+        self._due_blamed = [blame for blame in self._due_blamed if blame.task != scope]
+
     def watch_calls(self, scope: str, process: TaskProcess) -> None:
         """A task begins: the note of a record names the one of several processors that is called, and calls of what comes due are
         noted as records are; those that are blamed are left to their policies."""

@@ -28,6 +28,7 @@ async def run(worker: HaltPort) -> None:
 async def _look(worker: HaltPort, run: TaskRun, found: Halt | None) -> None:
     if run.process is None:
         if found is None or found.skip:
+            worker.caution.forget(run.scope)
             run.resume(found)
     elif found is not None and found.skip and skips.are_committed(found, run.committed, run.process):
         await _is_over(worker, run, found)

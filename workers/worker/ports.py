@@ -179,6 +179,8 @@ class HaltPort(WorkerPort, Protocol):
     """What those need who look whether halts were taken back."""
 
     @property
+    def caution(self) -> Caution: ...
+    @property
     def halting(self) -> asyncio.Lock:
         """Held by who writes a halt."""
 
