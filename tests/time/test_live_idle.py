@@ -64,6 +64,40 @@ def test_what_is_due_comes_without_a_record(console: Console) -> None:
     console.until("the second timer", lambda: answers(console) == [("ann", at + 500), ("bob", at + 2_500)])
 
 
+WRONG_CLOCK = """
+import time
+from pathlib import Path
+
+right = time.time_ns
+time.time_ns = lambda: right() + (365 * 86_400 * 10**9 if Path("wrong").exists() else 0)
+"""
+
+
+@pytest.mark.processes
+def test_a_clock_that_is_wrong_for_a_moment_takes_no_task_ahead(console: Console) -> None:
+    """Ticks of a year ahead had all that waits come due, and made every later record late."""
+    text = APP.replace('idle="1s"', 'idle="1s", partitions=1').replace(
+        "timestamp_ms + 500", "timestamp_ms + beat.value"
+    )
+    console.write("quiet.py", WRONG_CLOCK + text)
+
+    def beat(key: str, value: int) -> int:
+        at = time.time_ns() // 1_000_000
+        line = json.dumps({"key": key, "value": value, "timestamp_ms": at})
+        assert console.here("produce", "quiet:app", "beats", stdin=line).code == 0
+        return at + value
+
+    console.run(*FAST)
+    beat("cyd", 3_600_000)
+    console.write("wrong", "")
+    console.until("a word about the clock", lambda: "wall clock went ahead by 31536000 s" in console.said("run"))
+    due = beat("dee", 400)
+    console.until("what is due by the time that was", lambda: answers(console) == [("dee", due)])
+    (console.folder / "wrong").unlink()
+    last = beat("eve", 500)
+    console.until("what is due by the right time", lambda: answers(console) == [("dee", due), ("eve", last)])
+
+
 DIES_ONCE = """
 import os
 import signal

@@ -11,17 +11,18 @@ from weakref import WeakKeyDictionary
 
 from pipeline.records import TICK, SourceRecord
 from workers.tasks.task import TaskRun
+from workers.worker.steady_clock import SteadyClock
 
 TICK_S = 1.0  # between two ticks of a task: each of them is committed
 
 
 class Idle:
-    """`clock` in seconds; `wall_ms` is the time that ticks have. Without `idle_ms` nothing follows the clock."""
+    """`clock` in seconds; `wall_ms` is the time that ticks have, once it has lasted. Without `idle_ms` nothing follows the clock."""
 
     def __init__(self, idle_ms: int | None, clock: Callable[[], float], wall_ms: Callable[[], int]) -> None:
         self._idle_s = None if idle_ms is None else idle_ms / 1000
         self._clock = clock
-        self._wall_ms = wall_ms
+        self._wall = SteadyClock(clock, wall_ms)
         self._seen: WeakKeyDictionary[TaskRun, list[int | None]] = WeakKeyDictionary()  # where its inputs were read to
         self._next: WeakKeyDictionary[TaskRun, float] = WeakKeyDictionary()
 
@@ -34,9 +35,10 @@ class Idle:
         """Gives a tick to each task that is quiet; whether there is one."""
         if self._idle_s is None:
             return False
+        now_ms = self._wall.wall_ms()
         quiet = [run for run in runs if self._is_quiet(run, self._idle_s)]
         for run in quiet:
-            run.merger.add(TICK, run.id.partition, [SourceRecord(0, self._wall_ms(), None, None)])
+            run.merger.add(TICK, run.id.partition, [SourceRecord(0, now_ms, None, None)])
             self._next[run] = self._clock() + TICK_S
         return bool(quiet)
 
