@@ -120,9 +120,8 @@ def test_an_owner_in_a_sync_call_keeps_its_tasks_where_the_coordinator_changes(
     def now() -> Any:
         return console.here("status", "bank", "--json").json
 
-    gone = (
-        (first,) if how == signal.SIGTERM else ()
-    )  # one that was killed is started again, and a worker of one that hangs goes on
+    # One that was killed is started again, and a worker of one that hangs goes on.
+    gone = (first,) if how == signal.SIGTERM else ()
 
     def has_another() -> bool:
         status = now()
@@ -132,8 +131,8 @@ def test_an_owner_in_a_sync_call_keeps_its_tasks_where_the_coordinator_changes(
 
     console.until("another coordinator, with all tasks", has_another)
     assert held.items() <= {row["id"]: row["epoch"] for row in now()["tasks"]}.items(), "fenced for a call"
-    notices = next(row["notices"] for row in now()["instances"] if row["id"] == other)
-    assert "has lasted" in "\n".join(notices), "the call that the operator should know of"
+    notices = lambda: "\n".join(next(row["notices"] for row in now()["instances"] if row["id"] == other))  # noqa: E731
+    console.until("the call that the operator should know of", lambda: "has lasted" in notices())
     (console.folder / "goes-on").touch()
     console.until("the receipt", lambda: receipts(console) == [-1])
     assert (console.folder / "called").read_text() == "x", "the call was made again"

@@ -67,6 +67,7 @@ class Group:
         self.received: list[messages.Down | str] = []
         self.begun, self.goes_on, self.ends = asyncio.Event(), threading.Event(), threading.Event()
         self.second_call: asyncio.Event | None = None
+        self.moments, self.heartbeat_s = 1, 0.05
 
     async def look(self) -> Lease | None:
         self.asked.set()
@@ -80,11 +81,15 @@ class Group:
     def leased_to(self, term: int, address: str) -> None:
         self.lease = Lease("bank", term, "i", address, 0)
 
+    async def turn(self) -> None:
+        """The worker's loop waits for something outside, as for the answer to a commit; the thread has its turn meanwhile."""
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.uplink._line._loop))  # type: ignore[arg-type]
+
     async def work(self, home: asyncio.AbstractEventLoop, place: Place, instance: str, held: bool, last: int) -> int:
         """The worker's loop: joins, is held by a call, and by one more where there is a `second_call`, and receives messages until the last, or
         the connection's end."""
         line = ThreadLine()
-        caller = Caller(credentials(), 0.05, lambda: "a call", Contact(home.time), instance)
+        caller = Caller(credentials(), self.heartbeat_s, lambda: "a call", Contact(home.time), instance)
         uplink = self.uplink = await line.open(place, caller)
         uplink.join("bank", join_request("S1"), STATUS)
         self.received.append(await uplink.receive())
@@ -93,7 +98,8 @@ class Group:
             self.goes_on.wait(60)
         if self.second_call is not None:
             receiving = asyncio.create_task(self._receive(uplink, last))
-            await asyncio.sleep(0)  # a moment between two calls
+            for _ in range(self.moments):  # between two calls
+                await self.turn()
             home.call_soon_threadsafe(self.second_call.set)
             self.ends.wait(60)
             await receiving
@@ -160,10 +166,11 @@ async def test_a_coordinator_that_hangs_is_left_for_the_next_one_however_often()
         assert group.received == [messages.Welcome(1), messages.Welcome(2), messages.Welcome(3)]
 
 
-async def test_a_loop_that_wakes_for_a_moment_between_two_calls_is_held() -> None:
-    """The lease was free until the first one had ended, and to join takes the loop several moments."""
+@pytest.mark.parametrize("moments", (1, 50))
+async def test_a_loop_that_wakes_between_two_calls_is_held(moments: int) -> None:
+    """The lease was free until the first one had ended, and to join takes the loop several moments, more than a commit has."""
     group = Group()
-    group.second_call = asyncio.Event()
+    group.second_call, group.moments = asyncio.Event(), moments
     async with working(group) as worker:
         group.lease = None
         await group.first.close()
@@ -195,6 +202,7 @@ async def test_a_loop_that_runs_sees_to_it_by_itself(monkeypatch: pytest.MonkeyP
     """It may be about to come back as another incarnation, which nothing else knows."""
     monkeypatch.setattr(thread_line, "FREE_S", 30.0)
     group = Group()
+    group.heartbeat_s = 30.0  # what this worker does not publish is no sign of a call
     async with working(group, held=False, last=9) as worker:
         group.asked.clear()
         group.leased_to(2, await group.second.open())

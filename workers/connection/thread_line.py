@@ -3,8 +3,8 @@
 One rule: the worker's loop decides where it runs. Where calls hold it, the last status is sent again (uplink.py), and a
 coordinator that has another after it is followed: the instance, whose process runs no user code, knows from the lease where
 that one listens, and the member joins there as it is. Nothing of the worker changes while its loop is held, so its last
-status is as true as one that is late. The messages that come meanwhile wait for the loop. A loop that wakes between two calls is held all the same:
-to find a coordinator and to join takes several of its moments.
+status is as true as one that is late. The messages that come meanwhile wait for the loop. A loop that wakes between two calls,
+for as long as a commit takes, is held all the same: to find a coordinator and to join takes several of its moments.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -25,7 +26,11 @@ from workers.connection.uplink import Caller, LoopUplink, open_on_loop
 
 log = logging.getLogger("orchestrator.session")
 T = TypeVar("T")
-FREE_S, FREE_TIMES = 0.1, 3  # a loop that answers so soon, so many times in a row, sees to its connection itself
+FREE_S = 0.1  # a loop that answers so soon is free,
+FREE_FOR_S = 0.06  # and one that is for so long sees to its connection itself;
+FREE_AGAIN_S = 1.0  # so long where a call has held it: between two calls it is free for as long as a commit takes
+PAUSE_S = 0.02
+HELD_LATELY_S = 10.0
 AGAIN_S = 0.2  # candidates look at the lease about as often
 ANSWER_S = 2.0  # of the instance, and as long of the coordinator: both are within the rejoin grace
 
@@ -64,6 +69,7 @@ class ThreadUplink:
         self._caller = caller
         self._uplink = uplink
         self._joined: tuple[str, JoinRequest] | None = None
+        self._held_s = -math.inf  # when a call was last seen to hold the worker's loop
         self._is_over = False  # closed, or ended by the coordinator's own word
         self._looking: asyncio.Task[None] | None = None
         self._received: asyncio.Queue[messages.Down | Exception] = asyncio.Queue()
@@ -132,19 +138,22 @@ class ThreadUplink:
 
     async def _is_followed(self) -> bool:
         """Whether the member has joined again, where a coordinator is now; False once the worker's loop can see to it."""
-        answers, answer = 0, None
+        now, answer, free_since = asyncio.get_running_loop().time, None, None
+        enough_s = FREE_AGAIN_S if now() - self._held_s < HELD_LATELY_S else FREE_FOR_S
         while self._joined is not None and not self._is_over:
             answer = answer or self._asked_to_answer()
             try:
                 async with asyncio.timeout(FREE_S):
                     await answer.wait()
             except TimeoutError:
-                answers = 0
+                free_since, enough_s = None, FREE_AGAIN_S
             else:
-                answers, answer = answers + 1, None
-                if answers == FREE_TIMES:
+                answer, free_since = None, now() if free_since is None else free_since
+                if now() - free_since >= enough_s:
                     return False
-                continue
+                if enough_s == FREE_FOR_S:
+                    await asyncio.sleep(PAUSE_S)
+                    continue
             try:
                 if await self._has_joined_where_it_is():
                     return True
@@ -176,6 +185,7 @@ class ThreadUplink:
         return True
 
     def _look_soon(self) -> None:
+        self._held_s = asyncio.get_running_loop().time()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look_for_another(), name="look for another")
 
