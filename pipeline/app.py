@@ -17,7 +17,7 @@ from pipeline.definitions.declare_foreign_key_join import DeclaresForeignKeyJoin
 from pipeline.definitions.declare_join import DeclaresJoins
 from pipeline.definitions.declare_processor import Declares, Name, Wait
 from pipeline.definitions.declare_table_join import DeclaresTableJoins
-from pipeline.definitions.declare_tables import DeclaresTables, checked_options
+from pipeline.definitions.declare_tables import DeclaresTables
 from pipeline.definitions.declare_time import DeclaresTime, Options
 from pipeline.definitions.definition import (
     Declared,
@@ -33,6 +33,7 @@ from pipeline.definitions.error_policy import SKIP, STOP, WAIT, Choice, ErrorPol
 from pipeline.definitions.foreign_key_join import ForeignKeyJoin, ForeignKeySide
 from pipeline.definitions.join import JoinDef, checked_sides
 from pipeline.definitions.late import checked_late
+from pipeline.definitions.options import checked_options
 from pipeline.definitions.processor import (
     Processor,
     awaits,

@@ -16,14 +16,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from pipeline.app import App
 from pipeline.calls.call import without_waiting
 from pipeline.calls.global_records import GlobalRecords
 from pipeline.calls.retries import behind, cannot_wait
 from pipeline.calls.task_tables import global_views
 from pipeline.definitions.definition import Stored
-from pipeline.definitions.processor import checked_app
+from pipeline.definitions.processor import checked_app, checked_table, checked_topic
 from pipeline.definitions.topic_tables import GlobalTableDef
-from pipeline.errors import PipelineError, ProcessorFailed
+from pipeline.errors import DefinitionError, PipelineError, ProcessorFailed
 from pipeline.meeting import Flow, met
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
@@ -34,7 +35,6 @@ from pipeline.tables.dict_store import DictStore
 from pipeline.values.partitioner import partition_of
 
 if TYPE_CHECKING:
-    from pipeline.app import App
     from pipeline.definitions.definition import TableDef, Topic
     from pipeline.definitions.timed import HoppingDef, SessionDef, TimedDef, TimersDef, TumblingDef
     from pipeline.definitions.topic_tables import TopicTableDef
@@ -53,6 +53,8 @@ class Driver:
     """
 
     def __init__(self, app: App, *, partitions: int | None = None, resources: Mapping[str, Any] | None = None) -> None:
+        if not isinstance(app, App):
+            raise DefinitionError(f"Driver({app!r}): that is no app; give an App")
         self.app = app
         self.topology = app.topology()
         if partitions is not None:
@@ -100,8 +102,7 @@ class Driver:
         for sub in self.topology.subtopologies:
             for partition in range(sub.partitions):
                 task = f"{sub.number}_{partition}"
-                stores = {table: DictStore() for table in sub.tables}
-                self._stores[task] = stores
+                stores = self._stores[task] = {table: DictStore() for table in sub.tables}
                 self._inbox[task] = Merger()
                 outside: dict[Any, Any] = {**resources, **global_views(self.app, self._global.stores)}
                 process = TaskProcess(self.app, sub, partition, stores, self._partitions, outside, rests=False)
@@ -118,6 +119,7 @@ class Driver:
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
         """Write a record as a producer would, and process all that follows from it. Raises ProcessorFailed."""
+        checked_topic(self.app, topic)
         key_bytes, value_bytes = encoded(topic.name, topic.key_codec, topic.value_codec, key, value)
         self.send_bytes(topic, key_bytes, value_bytes, timestamp_ms=timestamp_ms, headers=headers)
 
@@ -133,7 +135,7 @@ class Driver:
         """The same with bytes, for records that cannot be read."""
         self._write(topic, key, value, timestamp_ms, headers)
         if not self._held:
-            self._finish()
+            self._complete(self._process())
 
     def _write(
         self,
@@ -143,12 +145,11 @@ class Driver:
         timestamp_ms: int | None,
         headers: Iterable[tuple[str, bytes]],
     ) -> None:
-        checked_app(self.app, topic)
+        checked_topic(self.app, topic)
         if not self._tasks:
             raise PipelineError("a Driver runs inside its block: with Driver(app) as driver: ...")
         name = topic.topic
-        if timestamp_ms is None:
-            timestamp_ms = self._latest_ms + 1
+        timestamp_ms = self._latest_ms + 1 if timestamp_ms is None else timestamp_ms
         self._latest_ms = max(self._latest_ms, checked_timestamp(name, timestamp_ms))
         keyless = self._keyless.get(name, 0)
         if key is None:
@@ -164,7 +165,7 @@ class Driver:
             yield
         finally:
             self._held = False
-        self._finish()
+        self._complete(self._process())
 
     @overload
     def table(self, table: TableDef[K, V], partition: int | None = None) -> dict[K, V]: ...
@@ -181,7 +182,7 @@ class Driver:
     def table(self, table: Stored[Any] | GlobalTableDef[Any, Any], partition: int | None = None) -> dict[Any, Any]:
         """What a table holds, of all tasks or of one partition's: by key, of windows and sessions by (key, Window), of
         timers the due times. Raises PipelineError."""
-        checked_app(self.app, table)
+        checked_table(self.app, table)
         if isinstance(table, GlobalTableDef):
             return dict(table.pairs(self._global.stores[table.name]))
         result: dict[Any, Any] = {}
@@ -241,7 +242,7 @@ class Driver:
 
     def records(self, topic: Topic[K, V]) -> list[Record[K, V]]:
         """All records of a topic so far, in the order they were written."""
-        checked_app(self.app, topic)
+        checked_topic(self.app, topic)
         name = topic.topic
         return [
             Record(
@@ -264,10 +265,6 @@ class Driver:
         number = self._task_of.get(topic)
         if number is not None:
             self._inbox[f"{number}_{partition}"].add(topic, partition, self._event_times[topic].stamped([raw]))
-
-    def _finish(self) -> None:
-        """Process what waits, in the sync form."""
-        self._complete(self._process())
 
     def _complete(self, work: Coroutine[Any, Any, int]) -> None:
         if any(process.needs_async for process in self._tasks.values()):
@@ -375,6 +372,7 @@ class AsyncDriver:
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
         """See `Driver.send`."""
+        checked_topic(self.app, topic)
         key_bytes, value_bytes = encoded(topic.name, topic.key_codec, topic.value_codec, key, value)
         await self.send_bytes(topic, key_bytes, value_bytes, timestamp_ms=timestamp_ms, headers=headers)
 

@@ -57,6 +57,8 @@ def encoded(
 
 def checked_headers(topic: str, headers: Iterable[tuple[str, bytes]]) -> Headers:
     """Headers as a tuple of pairs. Raises CodecError where one is not (str, bytes)."""
+    if not isinstance(headers, Iterable):
+        raise CodecError(f"headers for topic {topic!r}: {headers!r} is no list of pairs (str, bytes)")
     result = tuple(headers.items()) if isinstance(headers, dict) else tuple(headers)
     for header in result:
         if not (isinstance(header, tuple) and len(header) == 2):

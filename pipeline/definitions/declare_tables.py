@@ -6,11 +6,12 @@ that a checker cannot name (a union, a generic) gives Any for its part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from pipeline.definitions.definition import Declared, KeyedDef, TableDef, Topic
+from pipeline.definitions.options import checked_options
 from pipeline.definitions.timed import HoppingDef, OnLate, SessionDef, TimersDef, TumblingDef, WindowedDef
 from pipeline.definitions.topic_tables import GlobalTableDef, TopicTableDef
 from pipeline.errors import DefinitionError
@@ -206,15 +207,6 @@ class DeclaresTables:
 
     def _add_stored(self, item: Declared[Any]) -> None:
         raise NotImplementedError
-
-
-def checked_options(what: str, options: Collection[str], known: Collection[str]) -> None:
-    """Raises DefinitionError where one is none of those that are known."""
-    for name in options:
-        if name not in known:
-            raise DefinitionError(
-                f"{what}: there is no option {name}=; there are {', '.join(f'{one}=' for one in known)}"
-            )
 
 
 def _kind_of(name: str, window: Any) -> type[WindowedDef[Any]]:

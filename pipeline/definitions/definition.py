@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
 from pipeline.columns.public import ColumnTable
+from pipeline.definitions.options import checked_local
 from pipeline.errors import CodecError, DefinitionError, DefinitionUsed
 from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
@@ -320,12 +321,8 @@ class KeyedDef(Stored[A_co]):
                 raise DefinitionError(
                     f"{what}: {option}={function!r} is not a function; write {option}=lambda ...: ..."
                 )
-        if route is not None and local:
-            raise DefinitionError(
-                f"{what}: route= says whose a key is, local=True that any task may write it; give one"
-            )
         self.route = route
-        self.local = local
+        self.local = checked_local(what, local, route)
         self.spec = TableSpec(
             name=name,
             key_codec=self.key_codec,

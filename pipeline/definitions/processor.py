@@ -18,6 +18,7 @@ from pipeline.definitions.definition import ByArrays, Declared, Owner, Resource,
 from pipeline.definitions.error_policy import WAIT, Choice, OnError
 from pipeline.definitions.foreign_key_join import ForeignKeySide
 from pipeline.definitions.join import JoinDef
+from pipeline.definitions.options import checked_flag
 from pipeline.definitions.table_join import TableJoin
 from pipeline.definitions.timed import SessionDef, TimedDef, TimersDef, WindowedDef
 from pipeline.definitions.topic_tables import GlobalTableDef
@@ -105,8 +106,9 @@ def checked_sources(app: Owner, source: Any) -> tuple[Topic[Any, Any], ...]:
         raise DefinitionError(f"app {app.id!r}: a processor needs a source; give a topic or a list of topics")
     for item in sources:
         if not isinstance(item, Topic):
-            what = f"{item.kind} {item.name!r}" if isinstance(item, Declared) else repr(item)
-            raise DefinitionError(f"app {app.id!r}: {what} cannot be a processor's source; give a topic of app.topic()")
+            raise DefinitionError(
+                f"app {app.id!r}: {_shown(item)} cannot be a processor's source; give a topic of app.topic()"
+            )
         checked_app(app, item)
     _no_repeats(sources, "source")
     return sources
@@ -134,6 +136,24 @@ def checked_app(app: Owner, item: Declared[Any]) -> None:
         raise DefinitionError(
             f"{item.kind} {item.name!r} belongs to app {item.app.id!r}, not to {app.id!r}; declare it on {app.id!r} too"
         )
+
+
+def checked_topic(app: Owner, topic: Any) -> None:
+    """What is written to and read as a topic is one of this app. Raises DefinitionError."""
+    if not isinstance(topic, Topic):
+        raise DefinitionError(f"app {app.id!r}: {_shown(topic)} is no topic; give one of app.topic()")
+    checked_app(app, topic)
+
+
+def checked_table(app: Owner, table: Any) -> None:
+    """What is read as a table is one of this app. Raises DefinitionError."""
+    if not isinstance(table, Stored | GlobalTableDef):
+        raise DefinitionError(f"app {app.id!r}: {_shown(table)} is no table; give one of app.table(), or timers")
+    checked_app(app, table)
+
+
+def _shown(item: Any) -> str:
+    return f"{item.kind} {item.name!r}" if isinstance(item, Declared) else repr(item)
 
 
 def checked_on_error(app: Owner, on_error: Any) -> OnError | None:
@@ -249,7 +269,7 @@ def checked_concurrency(
 def checked_batch(name: str, batch: Any, others: Sequence[Declared[Any]]) -> bool:
     """`batch=`: a call with many records has no one time, so what goes by the time of the call is refused.
     Raises DefinitionError."""
-    for item in others if batch else ():
+    for item in others if checked_flag(name, "batch", batch) else ():
         is_sliding = isinstance(item, WindowedDef) and isinstance(item.window_kind, Sliding)
         if isinstance(item, TimersDef | SessionDef) or is_sliding:
             what = "sliding windows" if is_sliding else "sessions" if isinstance(item, SessionDef) else item.kind
@@ -270,7 +290,7 @@ def checked_columns(
     others: Sequence[Declared[Any]],
 ) -> bool:
     """`columns=`: a call with many records by arrays. Raises DefinitionError."""
-    if not columns:
+    if not checked_flag(name, "columns", columns):
         return False
     check_installed(name)
     for problem, way_out in (

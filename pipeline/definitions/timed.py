@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pipeline.definitions.definition import Declared, Empty, KeyedDef, Owner, Stored, Topic
+from pipeline.definitions.options import checked_local
 from pipeline.errors import DefinitionError
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.durations import checked_time, duration_ms
@@ -219,12 +220,8 @@ class TimersDef(TimedDef[Timers[K]]):
             )
         if route is not None and not callable(route):
             raise DefinitionError(f"{what}: route={route!r} is not a function; write route=lambda key: ...")
-        if route is not None and local:
-            raise DefinitionError(
-                f"{what}: route= says whose a key is, local=True that any task may write it; give one"
-            )
         self.route = route
-        self.local = local
+        self.local = checked_local(what, local, route)
         self.spec = TableSpec(name=name, key_codec=self.key_codec, value_codec=self.value_codec)
 
     def view(

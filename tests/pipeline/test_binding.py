@@ -229,6 +229,16 @@ def test_the_app_knows_its_module(app: App) -> None:
             "topic 't': there is no option retain=; there are partitions=, ",
         ),
         (lambda app: app.topic("t", key=str, value=int, is_between=True), "topic 't': there is no option is_between="),
+        (lambda app: app.table("t", key=str, value=int, local=5), "table 't': local=5 is neither True nor False"),
+        (lambda app: app.timers("t", key=str, local="no"), "timers 't': local='no' is neither True nor False"),
+        (
+            lambda app: app.processor(app.topic("t", key=str, value=int), batch="yes")(lambda record: None),
+            "<lambda>: batch='yes' is neither True nor False",
+        ),
+        (
+            lambda app: app.processor(app.topic("t", key=str, value=int), columns=1)(lambda record: None),
+            "<lambda>: columns=1 is neither True nor False",
+        ),
     ],
 )
 def test_an_option_that_there_is_not(app: App, wrong: Callable[[Any], Any], said: str) -> None:

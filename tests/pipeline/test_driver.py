@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator import App, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
 from pipeline.definitions.definition import TableDef, Topic
-from pipeline.errors import CodecError
+from pipeline.errors import CodecError, DefinitionError
 from pipeline.values.partitioner import partition_of
 
 
@@ -322,3 +322,28 @@ def test_what_lies_behind_a_record_that_stops_is_not_lost(options: dict[str, Any
         assert driver.table(sums) == {"ann": 6}
         driver.send(numbers, "ann", 6)
         assert driver.table(sums) == {"ann": 6 + 3 + 2 + 1}
+
+
+def test_what_is_no_app_topic_or_table_is_named() -> None:
+    """`table(topic)` was an empty table: a test that expects nothing there held whatever the app did."""
+    app = App("x")
+    numbers = app.topic("numbers", key=str, value=int)
+    sums = app.table("sums", key=str, value=int, default=int)
+
+    @app.processor(numbers, sums)
+    def add(record: Record[str, int], sums: Table[str, int]) -> None:
+        sums[record.key] += record.value
+
+    with pytest.raises(DefinitionError, match=r"Driver\(5\): that is no app"):
+        Driver(5)  # type: ignore[arg-type]
+    with Driver(app) as driver:
+        for call in (driver.items, driver.records, lambda it: driver.send(it, "a", 1)):
+            for wrong, shown in ((5, "5"), (sums, "table 'sums'")):
+                with pytest.raises(DefinitionError, match=f"app 'x': {shown} is no topic; give one of app.topic"):
+                    call(wrong)  # type: ignore[operator]
+        for wrong, shown in ((None, "None"), (numbers, "topic 'numbers'")):
+            with pytest.raises(DefinitionError, match=f"app 'x': {shown} is no table"):
+                driver.table(wrong)  # type: ignore[call-overload]
+        with pytest.raises(CodecError, match="headers for topic 'numbers': 5 is no list of pairs"):
+            driver.send(numbers, "a", 1, headers=5)  # type: ignore[arg-type]
+        assert driver.items(numbers) == []
