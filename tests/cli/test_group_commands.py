@@ -218,6 +218,14 @@ def test_refusals(group: Console) -> None:
     stable(group, 3)
 
 
+def test_answers_of_one_shape(group: Console) -> None:
+    group.pay(("ann", 0))
+    lines = group.here("consume", "bank", "payments").out
+    assert lines and group.here("consume", "bank", "payments", "--json").out == lines
+    none = group.here("query", "bank", "balances", "")
+    assert none.code == 5 and "has no key '' (an empty one); it is read from" in none.err
+
+
 def test_a_plan_changes_nothing_and_fits_until_the_group_changes(group: Console) -> None:
     before = stable(group, 3)
     planned = group.here("scale-down", "bank", "--by", "1", "--plan", "--json")
@@ -237,6 +245,12 @@ def test_a_plan_changes_nothing_and_fits_until_the_group_changes(group: Console)
     assert applied.json.keys() >= DOWN and applied.json["hand_overs"].keys() >= HAND_OVERS
     again = group.here("scale-down", "bank", "--apply", plan["plan"], "--json")
     assert (again.code, again.out) == (3, "") and "does not fit" in again.err
+    before_it = group.here("scale-down", "bank", "--by", "1", "--plan", "--json").json["plan"]
+    assert group.here("scale-up", "bank", "--by", "1").code == 0
+    late = group.here("scale-down", "bank", "--apply", before_it)
+    assert late.code == 3 and "does not fit" in late.err, "one that was started is waited for, and counts"
+    stable(group, 3)
+    assert group.here("scale-down", "bank", "--by", "1", "--wait").code == 0
     grown = group.here("scale-up", "bank", "--by", "1", "--wait", "--json")
     assert grown.json.keys() >= {"schema", "from", "to", "added", "outcome", "elapsed_s", "hand_overs"}
     assert (grown.json["from"], grown.json["to"], grown.json["outcome"]) == (2, 3, "done")

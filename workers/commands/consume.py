@@ -27,6 +27,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--follow", action="store_true", help="go on as records arrive, until interrupted")
+    parser.add_argument("--json", action="store_true", help="as without it: each line is a JSON object")
     parser.settings(*PLACE)
     args = parser.parse_args(argv)
     return asyncio.run(_consume(args))

@@ -58,12 +58,13 @@ def report(args: argparse.Namespace, facts: dict[str, Any]) -> int:
     if args.json:
         return NotThere.exit_code
     none = "no such window of key" if any((args.at, args.first, args.until)) else "no key"
+    key = args.key or "'' (an empty one)"
     if facts["waiting"]:
         raise NotThere(
-            f"table '{args.table}' has {none} {args.key} yet, and {waits(facts['waiting'])} in the inputs of "
+            f"table '{args.table}' has {none} {key} yet, and {waits(facts['waiting'])} in the inputs of "
             f"{facts['task']}; try again, or see `orchestrator status {args.app}`"
         )
-    raise NotThere(f"table '{args.table}' has {none} {args.key}; it is read from {facts['task']}")
+    raise NotThere(f"table '{args.table}' has {none} {key}; it is read from {facts['task']}")
 
 
 def _show(as_json: bool, facts: dict[str, Any]) -> None:

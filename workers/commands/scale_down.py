@@ -94,7 +94,7 @@ async def _run(args: Any) -> int:
             return _end(args, {"leaving": [], "why": NONE_RUNS, **await client.ask(UndoRequest())})
         if args.follow:
             return await _follow(args, client, log, application)
-        if args.to is not None or args.by is not None:
+        if args.to is not None or args.by is not None or args.apply:  # a plan is of those that it counted
             status, fleet = await who_runs(application, log, client)
             if late := sorted(not_joined(status, fleet)):
                 print(f"not counted: {missing(late)}", file=sys.stderr, flush=True)
