@@ -17,7 +17,6 @@ from state.errors import LogReplaced, LogUnusable
 ENDINGS = ("", "-wal", "-shm")
 LOOK_AGAIN_S = 0.008  # whoever waits for others to be through looks so often
 _MADE_S = 1.0  # between what the first process on a log writes and its index
-_LOCKS = Path("/proc/locks")
 _SHARED = 0x40000002  # the first byte of the range that SQLite locks while it has a file open
 
 
@@ -67,12 +66,20 @@ def _missing(path: Path) -> str:
 def others_on(path: Path) -> set[int]:
     """The other processes that have a SQLite file open, where the system tells (Linux). The file itself is left alone: to close it
     by other means than SQLite's would free this process's locks on it."""
+    identity = _identity(str(path))
     try:
-        number = str(path.stat().st_ino)
-        lines = _LOCKS.read_text().splitlines()
+        lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
-        return set()
+        lines = []
     # `1: POSIX  ADVISORY  READ 1234 08:01:5678 1073741826 1073742335`
     held = (line.split() for line in lines if " POSIX " in line and "->" not in line)
-    pids = {int(fields[4]) for fields in held if fields[5].rpartition(":")[2] == number and int(fields[6]) == _SHARED}
-    return {pid for pid in pids if pid > 0} - {os.getpid()}
+    pids = {int(fields[4]) for fields in held if len(fields) == 8 and fields[6] == str(_SHARED)} - {os.getpid()}
+    return {pid for pid in pids if identity in _opened_by(pid)}
+
+
+def _opened_by(pid: int) -> set[tuple[int, int] | None]:
+    """Empty for a process of another user, or one that has ended."""
+    try:
+        return {_identity(str(file)) for file in Path(f"/proc/{pid}/fd").iterdir()} - {None}
+    except OSError:
+        return set()
