@@ -98,6 +98,41 @@ def test_a_clock_that_is_wrong_for_a_moment_takes_no_task_ahead(console: Console
     console.until("what is due by the right time", lambda: answers(console) == [("dee", due), ("eve", last)])
 
 
+SWITCHED_ON = """
+import time
+from datetime import timedelta
+from pathlib import Path
+
+right = time.time_ns
+time.time_ns = lambda: right() - (0 if Path("set").exists() else 50 * 365 * 86_400 * 10**9)
+"""
+OTHERS = """
+others = app.topic("others", key=str, value=int, max_ahead=timedelta(days=1))
+heard = app.timers("heard", key=str)
+
+
+@app.processor(others, heard, out)
+def hear(other, heard, out):
+    heard[other.key] = other.timestamp_ms + 1
+    out.send(other.key, "heard")
+"""
+
+
+@pytest.mark.processes
+def test_the_first_record_says_what_time_it_is(console: Console) -> None:
+    """Of a machine whose clock begins in 1970 the ticks did: for ever after each record was too far ahead."""
+    console.write("quiet.py", SWITCHED_ON + APP.replace('idle="1s"', 'idle="1s", partitions=1') + OTHERS)
+    console.run(*FAST)
+    now_ms = time.time_ns() // 1_000_000
+    then_ms = now_ms - 50 * 365 * 86_400_000
+    produce = lambda topic, **line: console.here("produce", "quiet:app", topic, stdin=json.dumps(line)).code  # noqa: E731
+    assert produce("beats", key="cyd", value=1, timestamp_ms=then_ms) == 0
+    console.until("ticks of tasks without records", lambda: answers(console) == [("cyd", then_ms + 500)])
+    console.write("set", "")
+    assert produce("others", key="dee", value=1, timestamp_ms=now_ms) == 0
+    console.until("what came", lambda: ("dee", now_ms) in answers(console))
+
+
 DIES_ONCE = """
 import os
 import signal

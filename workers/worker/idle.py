@@ -36,15 +36,19 @@ class Idle:
         if self._idle_s is None:
             return False
         now_ms = self._wall.wall_ms()
-        quiet = [run for run in runs if self._is_quiet(run, self._idle_s)]
+        quiet = [run for run in runs if self._is_quiet(run, self._idle_s, now_ms)]
         for run in quiet:
             run.merger.add(TICK, run.id.partition, [SourceRecord(0, now_ms, None, None)])
             self._next[run] = self._clock() + TICK_S
         return bool(quiet)
 
-    def _is_quiet(self, run: TaskRun, idle_s: float) -> bool:
+    def _is_quiet(self, run: TaskRun, idle_s: float, now_ms: int) -> bool:
         if run.process is None or not run.process.keeps_time:
             return False
+        if (time_ms := run.process.stream_time_ms) < 0 or not self._wall.is_likely(now_ms, time_ms):
+            return (
+                False  # without any record there is nothing that could come due, and the first one says what time it is
+            )
         seen = [run.merger.read_to(*partition) for partition in run.inputs]
         if self._seen.get(run) != seen:
             self._seen[run] = seen

@@ -1,17 +1,20 @@
 """The wall clock as tasks follow it that have no records: a step ahead is believed once it has lasted.
 
-One rule: stream time never goes back, so a clock that is wrong for a moment (a bad time server, a machine that is set right)
-must take no task ahead: all its records would be late from then on. Used by idle.py.
+One rule: stream time never goes back, so a clock that is wrong for a moment (a bad time server, a machine that was just
+switched on) must take no task ahead: all its records would be late from then on. Used by idle.py.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 log = logging.getLogger("orchestrator.worker")
 LASTS_S = 60.0
 STEP_MS = 1_000  # more than a clock is moved by that is kept right
+LOOKS_S = 10.0  # between two looks that tell nothing of the time between
+FAR_MS = 3_600_000
 
 
 class SteadyClock:
@@ -20,22 +23,33 @@ class SteadyClock:
     def __init__(self, clock: Callable[[], float], wall_ms: Callable[[], int]) -> None:
         self._clock = clock
         self._wall_ms = wall_ms
-        self._between_ms = wall_ms() - clock() * 1000
-        self._stepped_s: float | None = None  # when a step ahead was first seen that is not believed yet
+        self._begun_s = self._looked_s = clock()
+        self._between_ms = wall_ms() - self._begun_s * 1000
+        self._stepped_s = -math.inf  # when the step was first seen that is not believed yet,
+        self._step_ms = 0.0  # and how far it went; 0 where there is none
 
     def wall_ms(self) -> int:
         """Returns the time to go by; to be asked often, for what lies between two calls is taken for one step."""
         now_s, wall_ms = self._clock(), self._wall_ms()
         ahead_ms = wall_ms - now_s * 1000 - self._between_ms
-        if ahead_ms <= STEP_MS or (self._stepped_s is not None and now_s - self._stepped_s >= LASTS_S):
+        is_another = abs(ahead_ms - self._step_ms) > STEP_MS
+        is_new = is_another or now_s - self._looked_s > LOOKS_S
+        self._looked_s = now_s
+        if ahead_ms <= STEP_MS or (not is_new and now_s - self._stepped_s >= LASTS_S):
             self._between_ms += ahead_ms
-            self._stepped_s = None
+            self._step_ms = 0.0
             return wall_ms
-        if self._stepped_s is None:
-            self._stepped_s = now_s
+        if is_another:
             log.warning(
                 "the wall clock went ahead by %.0f s at once: tasks without records (idle=) follow it once it has stayed there for %.0f s",
                 ahead_ms / 1000,
                 LASTS_S,
             )
+        if is_new:
+            self._stepped_s, self._step_ms = now_s, ahead_ms
         return int(now_s * 1000 + self._between_ms)
+
+    def is_likely(self, now_ms: int, former_ms: int) -> bool:
+        """Whether a task of that time may be taken to this one: a process that has just begun may have begun with a clock that is
+        wrong, and knows nothing better than what its tasks have seen."""
+        return now_ms - former_ms <= FAR_MS or self._clock() - self._begun_s >= LASTS_S
