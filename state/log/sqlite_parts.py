@@ -7,7 +7,10 @@ have open with an index that is gone. Below state.log.sqlite_file.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
+import sys
 import time
 from pathlib import Path
 
@@ -17,7 +20,10 @@ from state.errors import LogReplaced, LogUnusable
 ENDINGS = ("", "-wal", "-shm")
 LOOK_AGAIN_S = 0.008  # whoever waits for others to be through looks so often
 _MADE_S = 1.0  # between what the first process on a log writes and its index
-_SHARED = 0x40000002  # the first byte of the range that SQLite locks while it has a file open
+_SHARED, _SHARED_BYTES = 0x40000002, 510  # of these SQLite locks at least one while it has a file open
+# struct flock: kind, whence, start, length, process; where another system has another one, others are not seen.
+_FLOCK = {"linux": "hhqqi4x", "darwin": "qqihh"}.get(sys.platform)
+_looked_at: dict[tuple[int, int], int] = {}  # descriptors by the identity of their file
 
 
 class FileIdentity:
@@ -25,16 +31,21 @@ class FileIdentity:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._was = [(file, _identity(file)) for file in (f"{path}{ending}" for ending in ENDINGS)]
+        self._was = [(file, _identity(file)) for file in _files(path)]
 
     def check(self) -> None:
         """Raises LogReplaced."""
         for file, was in self._was:
             if _identity(file) != was:
-                part = "" if file == str(self.path) else f", {file} beside it,"
+                part = "" if file == self._was[0][0] else f", {file} beside it,"
                 raise LogReplaced(
                     f"the log {self.path}{part} was deleted or replaced while in use: put it back or restart all processes"
                 )
+
+
+def _files(path: Path) -> list[str]:
+    """Where SQLite has them: it follows links."""
+    return [f"{os.path.realpath(path)}{ending}" for ending in ENDINGS]
 
 
 def _identity(file: str) -> tuple[int, int] | None:
@@ -48,38 +59,38 @@ def _identity(file: str) -> tuple[int, int] | None:
 def check_whole(path: Path) -> None:
     """Before a log is opened. Raises LogUnusable where others have it open and a file beside it is gone: SQLite would make another."""
     deadline = monotonic_s() + _MADE_S
-    while (gone := _missing(path)) and (pids := others_on(path)):
+    log, *beside = _files(path)
+    while gone := next((file for file in beside if _identity(file) is None), ""):
+        if (pid := _other_on(log)) is None:
+            return
         if monotonic_s() >= deadline:
-            those = f"process{'es' if len(pids) > 1 else ''} {', '.join(map(str, sorted(pids)))}"
             raise LogUnusable(
-                f"{gone}, a part of the log {path}, was deleted while {those} had it open; nothing was written: stop what runs "
-                "on the log, which loses nothing, then start it again"
+                f"{gone}, a part of the log {path}, was deleted while {f'process {pid}' if pid > 0 else 'another process'} had it "
+                "open; nothing was written: stop what runs on the log, which loses nothing, then start it again"
             )
         time.sleep(LOOK_AGAIN_S)
 
 
-def _missing(path: Path) -> str:
-    beside = (f"{path}{ending}" for ending in ENDINGS if ending)
-    return next((file for file in beside if _identity(file) is None), "")
-
-
-def others_on(path: Path) -> set[int]:
-    """The other processes that have a SQLite file open, where the system tells (Linux). The file itself is left alone: to close it
-    by other means than SQLite's would free this process's locks on it."""
-    identity = _identity(str(path))
+def _other_on(log: str) -> int | None:
+    """Another process that has a SQLite file open; one of another container has no number, and is 0 or less."""
+    if _FLOCK is None or (identity := _identity(log)) is None:
+        return None
+    # Not closed again: to close the file by other means than SQLite's would free this process's own locks on it.
+    if identity not in _looked_at:
+        try:
+            _looked_at[identity] = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+    wanted = {"kind": fcntl.F_WRLCK, "whence": os.SEEK_SET, "start": _SHARED, "length": _SHARED_BYTES, "pid": 0}
+    order = (
+        ("kind", "whence", "start", "length", "pid")
+        if sys.platform == "linux"
+        else ("start", "length", "pid", "kind", "whence")
+    )
+    asked = struct.pack(_FLOCK, *(wanted[name] for name in order))
     try:
-        lines = Path("/proc/locks").read_text().splitlines()
+        answer = fcntl.fcntl(_looked_at[identity], fcntl.F_GETLK, asked)
     except OSError:
-        lines = []
-    # `1: POSIX  ADVISORY  READ 1234 08:01:5678 1073741826 1073742335`
-    held = (line.split() for line in lines if " POSIX " in line and "->" not in line)
-    pids = {int(fields[4]) for fields in held if len(fields) == 8 and fields[6] == str(_SHARED)} - {os.getpid()}
-    return {pid for pid in pids if identity in _opened_by(pid)}
-
-
-def _opened_by(pid: int) -> set[tuple[int, int] | None]:
-    """Empty for a process of another user, or one that has ended."""
-    try:
-        return {_identity(str(file)) for file in Path(f"/proc/{pid}/fd").iterdir()} - {None}
-    except OSError:
-        return set()
+        return None
+    found = dict(zip(order, struct.unpack(_FLOCK, answer), strict=True))
+    return None if found["kind"] == fcntl.F_UNLCK else int(found["pid"])

@@ -178,10 +178,14 @@ def test_a_log_that_is_deleted_under_a_running_fleet(console: Console, with_stat
 @pytest.mark.parametrize("ending", ["-shm", "-wal"])
 def test_what_lies_beside_a_log_is_deleted_under_a_running_fleet(console: Console, ending: str) -> None:
     """No process writes to a log that others see another index of: the fleet stops, and what was written is there."""
+    home = console.folder / ".orchestrator"
+    home.mkdir()
+    (home / "elsewhere.db").touch()
+    (home / "bank.db").symlink_to(home / "elsewhere.db")
     fleet = console.run(*FAST, instances=2)
     console.pay(*[("ann", 1)] * 20)
     console.until("what ann has", lambda: console.here("query", "bank", "balances", "ann").out == "20\n")
-    (console.folder / f".orchestrator/bank.db{ending}").unlink()
+    (home / f"elsewhere.db{ending}").unlink()
     row = json.dumps({"key": "ann", "value": {"account": "ann", "amount": 1}}) + "\n"
     done = console.here("produce", "bank:app", "payments", stdin=row * 20)
     assert done.code == 0 or "was deleted" in done.err, done

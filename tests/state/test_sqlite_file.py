@@ -154,7 +154,6 @@ async def with_one_record(path: Path) -> None:
     await log.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say who holds a file")
 @pytest.mark.parametrize("ending", ["-wal", "-shm"])
 def test_it_is_not_opened_with_an_index_that_others_do_not_share(tmp_path: Path, ending: str) -> None:
     """Two processes would each put its commits where the other has its own."""
@@ -173,6 +172,27 @@ def test_it_is_not_opened_with_an_index_that_others_do_not_share(tmp_path: Path,
         other.stdin.write("\n")
     assert other.returncode == 0
     assert len(asyncio.run(read_all(path))) == 1
+
+
+def test_a_log_behind_a_link_is_opened_by_several_and_its_parts_are_beside_the_file(tmp_path: Path) -> None:
+    """SQLite follows the link: nothing is missing where it is not."""
+    (tmp_path / "real").mkdir()
+    path, link = tmp_path / "real" / "log.db", tmp_path / "link.db"
+    asyncio.run(with_one_record(path))
+    link.symlink_to(path)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(link)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        assert len(asyncio.run(read_all(link))) == len(asyncio.run(read_all(path))) == 1
+        Path(f"{path}-shm").unlink()
+        with pytest.raises(
+            LogUnusable, match=f"{path}-shm, a part of the log {link}, was deleted while process {other.pid} had"
+        ):
+            asyncio.run(read_all(link))
+        other.stdin.write("\n")
+    assert len(asyncio.run(read_all(link))) == 1
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
