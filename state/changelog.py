@@ -109,4 +109,6 @@ def usable(
             f"it last held all of its changelog {age_ms // 3_600_000} hours ago, and deletions are remembered for "
             f"{delete_retention_ms // 3_600_000} hours"
         )
+    if age_ms < -delete_retention_ms // 8:
+        return f"by its stamp it last held all of its changelog {-age_ms // 3_600_000} hours from now: how old it is is not known"
     return None

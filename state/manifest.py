@@ -88,6 +88,9 @@ class SnapshotManifest(msgspec.Struct, frozen=True):
     base: bool = False
     history: str = ""
     format: int = FORMAT
+    number: int = (
+        0  # among those of its folder, in the order in which they were published; 0: by a version that gave none
+    )
 
 
 # ------------------------------------------------------------------ writing
@@ -118,7 +121,8 @@ def publish(root: Path, manifest: SnapshotManifest) -> Path:
             )
     for written in (root, folder, *(path for path in folder.rglob("*") if path.is_dir())):
         _sync(written)  # names of files: a log may need this snapshot from now on
-    _write_whole(folder / MANIFEST, _summed(msgspec.json.encode(manifest)))
+    number = 1 + max((one.number for one in listing(root)[0]), default=0)  # clocks may be wrong
+    _write_whole(folder / MANIFEST, _summed(msgspec.json.encode(msgspec.structs.replace(manifest, number=number))))
     return folder
 
 
@@ -172,7 +176,7 @@ def listing(root: Path) -> tuple[list[SnapshotManifest], dict[str, str]]:
             found.append(load(root, snapshot))
         except SnapshotUnusable as error:
             problems[snapshot] = str(error)
-    return sorted(found, key=lambda one: (one.time_ms, one.snapshot)), problems
+    return sorted(found, key=lambda one: (one.number, one.time_ms, one.snapshot)), problems
 
 
 def load(root: Path, snapshot: str) -> SnapshotManifest:

@@ -255,7 +255,9 @@ async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> di
     timeout_ms, force, name = request.timeout_ms, request.force, str(made["plan"])
     deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + timeout_ms
     answer = {**made, "outcome": "running", "since": coordinator.hand_over_count, "term": coordinator.group.term}
-    facts = operation_facts(coordinator.group, answer, request.request, deadline_wall, force=force)
+    facts = operation_facts(
+        coordinator.group, answer, request.request, deadline_wall, timeout_ms=timeout_ms, force=force
+    )
     await coordinator.keep_operation(facts)
     deadline = None if timeout_ms is None else monotonic_ms() + timeout_ms
     coordinator.scale_since = answer["since"]

@@ -18,12 +18,20 @@ KEPT = ("from", "to", "leaving", "staying", "since", "term")  # of the answer to
 
 
 def operation_facts(
-    group: GroupState, answer: Mapping[str, Any], request: str, deadline_wall_ms: int | None, *, force: bool
+    group: GroupState,
+    answer: Mapping[str, Any],
+    request: str,
+    deadline_wall_ms: int | None,
+    *,
+    timeout_ms: int | None,
+    force: bool,
 ) -> Mapping[str, object]:
-    """Of a scale-down that is about to begin; `answer` is its client's, `request` the request's id."""
+    """Of a scale-down that is about to begin; `answer` is its client's, `request` the request's id, `timeout_ms` what its leavers
+    are given from now on."""
     return {
         "id": str(answer["plan"]),
         "deadline_wall_ms": deadline_wall_ms,
+        "timeout_ms": timeout_ms,
         "force": force,
         "request": request,
         "incarnations": incarnations(group, answer["leaving"]),
@@ -46,12 +54,15 @@ def taken_back(operations: Iterable[Mapping[str, Any]], before: Mapping[str, str
 
 
 def resumed(facts: Mapping[str, Any], wall_ms: int) -> ev.Leaving:
-    """The scale-down under a new coordinator, which began at `wall_ms`."""
-    deadline = facts.get("deadline_wall_ms")
+    """The scale-down under a new coordinator, which began at `wall_ms`. Where the clock of its machine is behind that of the one
+    before, leavers are given as long as at the beginning, and no longer."""
+    deadline, timeout_ms = facts.get("deadline_wall_ms"), facts.get("timeout_ms")
+    left_ms = 0 if deadline is None else int(deadline) - wall_ms
+    left_ms = left_ms if timeout_ms is None else min(left_ms, int(timeout_ms))
     return ev.Leaving(
         str(facts["id"]),
         tuple(str(instance) for instance in facts["leaving"]),
-        None if deadline is None else monotonic_ms() + int(deadline) - wall_ms,
+        None if deadline is None else monotonic_ms() + left_ms,
         bool(facts.get("force")),
         resumed=True,
         incarnations=facts.get("incarnations", {}),

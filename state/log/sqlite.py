@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from state.clocks import wall_ms
 from state.errors import Fenced, NotOpened
 from state.log import checks, compaction, sqlite_reader
 from state.log.base import BASE, stands_on_one
@@ -49,6 +48,7 @@ from state.log.sqlite_file import Synchronous, connect, explain, prepare
 from state.log.sqlite_parts import LOOK_AGAIN_S, FileIdentity
 from state.log.sqlite_reader import SqliteReader
 from state.log.sqlite_retention import Expiry
+from state.log.sqlite_time import LogTime
 from state.log.sqlite_upkeep import Upkeep
 from state.log.sqlite_writer import Writer, find_part, is_fenced, read_lease, read_metadata
 
@@ -117,6 +117,7 @@ class SqliteLog:
         writer.wrote = checkpoints.wrote
         self._upkeep = Upkeep(writer, identity.path)
         self._expiry = Expiry()
+        self._time = LogTime()
         self._reading, watching = connections
         self._changes = Changes(watching, identity)
         self._answers: dict[Hashable, object] = {}  # to what was asked of this version of the log
@@ -370,14 +371,18 @@ class SqliteLog:
     async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> Compacted:
         part = (await self.read(lambda db: find_part(db, partition))).id
         passes = await self.read(partial(sqlite_reader.compactions, part=part))
-        now_ms, retention_ms = wall_ms(), self._delete_retention_ms
+        now_ms, retention_ms = await self.read(self._time.now_ms), self._delete_retention_ms
         forgotten = 0 if stands_on_base else compaction.forgotten_below(passes, now_ms - retention_ms)
         last: dict[bytes, int] = {}
         position = count = 0
+        newest_ms = max(
+            (one.at_ms for one in passes), default=0
+        )  # by one of several clocks, which may be behind by now
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
             found, more = await asyncio.to_thread(compaction.survey, rows)
             last.update(found)
             count, position = count + more, rows[-1].next
+            newest_ms = max(newest_ms, *(row.time_ms for row in rows))
         through, removed, position = position, 0, 0
         merge_ms = max(retention_ms // 8, 1)
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
@@ -389,7 +394,9 @@ class SqliteLog:
                 return Compacted(removed, count - removed)
             removed += done
             position = rows[-1].next
-        made = compaction.with_pass(passes, compaction.Pass(through, wall_ms()), retention_ms)
+        made = compaction.with_pass(
+            passes, compaction.Pass(through, max(newest_ms, await self.read(self._time.now_ms))), retention_ms
+        )
         if made != passes:
             await self._write(partial(self._upkeep.compacted, part, made))
         return Compacted(removed, count - removed)
@@ -409,5 +416,5 @@ class SqliteLog:
         return await self._write(partial(self._upkeep.set_retention, topic, retention))
 
     async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        now_ms = wall_ms()
+        now_ms = await self.read(self._time.now_ms)
         return await self.read(lambda db: self._expiry.expired(db, partitions, now_ms))

@@ -85,3 +85,12 @@ def test_all_that_are_damaged_are_named(place: Console) -> None:
     assert list(damaged.json["damaged"]) == ["s-1", "s-3"]
     alone = place.here("snapshot", "verify", "s-1")
     assert (alone.code, alone.out) == (1, "no snapshot is whole\n"), alone
+
+
+def test_the_newest_is_the_one_that_was_made_last(place: Console) -> None:
+    """A clock that was a year ahead made the others the older ones, and `prune` removed each of them."""
+    root = place.folder / ".orchestrator/snapshots"
+    snapshot(root, "s-5", 365 * 86_400_000)
+    snapshot(root, "s-6", 5_000)
+    assert place.here("snapshot", "prune", "--keep", "1", "--json").json["removed"] == ["s-1", "s-3", "s-4", "s-5"]
+    assert manifest.newest(root, "x", "log", {"x-sums-changelog": 1}).snapshot == "s-6"  # type: ignore[union-attr]

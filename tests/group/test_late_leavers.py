@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.clocks import monotonic_ms
 from orchestrator.coordinator.operation_facts import left_by, operation_facts, resumed, taken_back
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group
@@ -75,12 +76,24 @@ def test_one_that_is_fenced_before_it_is_taken_back_stays() -> None:
 def test_the_next_coordinator_knows_it_though_it_never_joined_there() -> None:
     life = Life()
     answer = {"plan": "down", "from": 2, "to": 1, "leaving": ["S2"], "staying": ["S1"], "since": 0, "term": 1}
-    facts = operation_facts(life.group, answer, "", None, force=False)
+    facts = operation_facts(life.group, answer, "", None, timeout_ms=None, force=False)
     life.group = Group(SETTINGS, [Task(TaskId(0, 0))], [Owner(TaskId(0, 0), 1, "S1", "one", 1)], term=2, gathering=True)
     life.hear(resumed(facts, 0))
     life.hear(ev.Joined(1, join_request("S1", "one"), MemberStatus(active={TaskId(0, 0): 1}, term=1)))
     assert LEFT in life.silent()
     assert life.back("two").leaving
+
+
+@pytest.mark.parametrize(
+    ("wall_ms", "left_ms"), [(1_000_000, 20_000), (1_015_000, 5_000), (1_000_000 - 3_600_000, 20_000)]
+)
+async def test_no_clock_gives_leavers_longer_than_they_were_given(wall_ms: int, left_ms: int) -> None:
+    """A next coordinator whose clock was an hour behind gave them that hour more."""
+    answer = {"plan": "down", "from": 2, "to": 1, "leaving": ["S2"], "staying": ["S1"], "since": 0, "term": 1}
+    facts = operation_facts(Life().group, answer, "", 1_020_000, timeout_ms=20_000, force=False)
+    before = monotonic_ms()
+    deadline_ms = resumed(facts, wall_ms).deadline_ms
+    assert deadline_ms is not None and before + left_ms <= deadline_ms <= monotonic_ms() + left_ms
 
 
 def over(life: Life, before: dict[str, str]) -> dict[str, str]:

@@ -113,5 +113,8 @@ def test_state_is_trusted_under_the_rules() -> None:
     assert "made again" in (judge(50, topic_id="other") or "")
     assert "past the end 100" in (judge(101) or "")
     assert "begins at 60" in (judge(50, start=60) or "")
+    assert judge(50, time_ms=901_000) is None  # clocks differ
+    assert "hours from now: how old it is is not known" in (judge(50, time_ms=10**12) or "")
+    assert judge(100, time_ms=10**12) is None
     assert judge(50, now_ms=7_201_000) is None
     assert "last held all of its changelog 2 hours ago" in (judge(50, now_ms=7_201_001) or "")

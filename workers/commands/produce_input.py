@@ -28,6 +28,7 @@ from workers.fleet.presence import is_here, is_running, this_process
 
 UNFINISHED = MetadataKind("produce-input")
 KEPT_MS = 7 * 24 * 3_600_000  # what a run has left is forgotten then
+KEPT_MOST = 1_000  # of an application
 SPOOLED = 64 << 20  # bytes of lines that are compared, above which they go to a temporary file
 QUIET_S = 2.0  # without the next line, before it is said what is waited for
 
@@ -184,13 +185,18 @@ async def begin_input(log: GroupStore, application: str, lines: Piped, reading: 
     kept = await when_free(
         lambda: log.metadata_of(application, UNFINISHED, settled=True)
     )  # also of a run that has just ended
+    notes = sorted((msgspec.json.decode(value, type=Unfinished).at_ms, name) for name, value in kept.items())
+    for _, name in notes[
+        :-KEPT_MOST
+    ]:  # not by their age: this machine's clock may be wrong, and they are others' inputs
+        await log.replace_metadata(application, UNFINISHED, name, kept.pop(name), None)
     for name, value in kept.items():
         one = msgspec.json.decode(value, type=Unfinished)
-        if not one.may_go_on():
+        if not (name.startswith(begin) and one.may_go_on()):
             continue
         if one.at_ms < wall_ms() - KEPT_MS:
             await log.replace_metadata(application, UNFINISHED, name, value, None)
-        elif name.startswith(begin):
+        else:
             found[name] = value, one
     known.compare(first, lines, {name: one for name, (_, one) in found.items()})
     if known.name is None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary
 
 from pipeline.records import TICK, SourceRecord
+from state.steady_clock import SteadyClock
 from workers.tasks.task import TaskRun
-from workers.worker.steady_clock import SteadyClock
 
 TICK_S = 1.0  # between two ticks of a task: each of them is committed
 
@@ -22,7 +22,7 @@ class Idle:
     def __init__(self, idle_ms: int | None, clock: Callable[[], float], wall_ms: Callable[[], int]) -> None:
         self._idle_s = None if idle_ms is None else idle_ms / 1000
         self._clock = clock
-        self._wall = SteadyClock(clock, wall_ms)
+        self._wall = SteadyClock(clock, wall_ms, "tasks without records (idle=) follow it")
         self._seen: WeakKeyDictionary[TaskRun, list[int | None]] = WeakKeyDictionary()  # where its inputs were read to
         self._next: WeakKeyDictionary[TaskRun, float] = WeakKeyDictionary()
 

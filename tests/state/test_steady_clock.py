@@ -1,8 +1,8 @@
-"""The wall clock as tasks without records follow it."""
+"""The wall clock for what cannot be taken back."""
 
 from __future__ import annotations
 
-from workers.worker.steady_clock import FAR_MS, LASTS_S, LOOKS_S, SteadyClock
+from state.steady_clock import FAR_MS, LASTS_S, LOOKS_S, SteadyClock
 
 HOUR, YEAR = 3_600_000, 365 * 86_400_000
 RIGHT_MS = 1_700_000_000_000
@@ -14,7 +14,7 @@ class Times:
     def __init__(self, wrong_ms: int = 0) -> None:
         self.now_s = 50.0
         self.wrong_ms = wrong_ms
-        self.steady = SteadyClock(lambda: self.now_s, self.shown_ms)
+        self.steady = SteadyClock(lambda: self.now_s, self.shown_ms, "what waits follows it")
 
     @property
     def right_ms(self) -> int:
