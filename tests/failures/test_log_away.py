@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -89,6 +90,22 @@ def test_a_log_that_stays_locked_ends_the_fleet_with_a_code_of_its_own(slow: Con
     [fleet] = slow._background[:1]
     with locked(slow):
         assert slow.end(fleet) == 6
+    assert "the log could not be used for 3 s" in slow.said("run") and "Traceback" not in slow.said("run")
+    slow.run(*FAST)
+    slow.until("all receipts", lambda: len(receipts(slow)) >= RECORDS)
+    assert sorted(receipts(slow)) == list(range(RECORDS))
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="this system limits no other process")
+def test_a_log_that_cannot_grow_ends_the_fleet_with_that_code(slow: Console) -> None:
+    """Each commit failed in the end, which tells nothing of what became of it: nothing counted towards --log-timeout, and the fleet stood
+    without a coordinator and without a word."""
+    start(slow, "--log-timeout", "3s", instances=2)
+    [fleet] = slow._background[:1]
+    size = (slow.folder / ".orchestrator/bank.db-wal").stat().st_size
+    for pid in slow.processes():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    assert slow.end(fleet) == 6, slow.said("run")
     assert "the log could not be used for 3 s" in slow.said("run") and "Traceback" not in slow.said("run")
     slow.run(*FAST)
     slow.until("all receipts", lambda: len(receipts(slow)) >= RECORDS)

@@ -119,6 +119,27 @@ async def test_an_outcome_that_is_not_known_is_no_answer() -> None:
         await patience(log)
 
 
+async def test_outcomes_that_are_never_known_end_the_wait_as_well() -> None:
+    """A disk on which each commit fails in the end."""
+    unknown = lambda: OutcomeUnknown("who knows")  # noqa: E731
+    log = Answers(unknown, "written", *[unknown] * 9)
+    patience = Patience("write", LIMIT_S, lambda: log.now, End())
+    with pytest.raises(OutcomeUnknown):
+        await patience(log)
+    assert await patience(log) == "written"
+    for seconds in (
+        LIMIT_S,
+        60.0,
+        LIMIT_S / 2,
+    ):  # since the last answer, since the last of them, and one beside another
+        log.now += seconds
+        with pytest.raises(OutcomeUnknown):
+            await patience(log)
+    log.now += LIMIT_S
+    with pytest.raises(LogTimedOut, match="who knows"):
+        await patience(log)
+
+
 def in_virtual_time(work: Callable[[VirtualLoop, Patience], Awaitable[None]]) -> None:
     loop = VirtualLoop(1, Order(1, 0.0))
     try:

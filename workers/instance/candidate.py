@@ -23,13 +23,14 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.group.events import HandedOver
 from orchestrator.model import FIRST_DELAY_MS, Task
 from state import history
-from state.errors import LogReplaced, StateError
+from state.errors import LogReplaced, LogTimedOut, StateError
 from state.log.group_store import Lease
 from state.log.protocol import GroupLog
 from workers.connection.contact import patient
 from workers.connection.listening import reached_at
 from workers.instance.ledger import LogLedger, give_back, is_given_back
 from workers.instance.upkeep import LogUpkeep
+from workers.log.logs import log_path
 from workers.metrics.families import HAND_OVER_GAP, HAND_OVER_PAUSE, HAND_OVERS, IS_COORDINATOR, OF_INSTANCE, TERM
 from workers.metrics.measures import Measures
 from workers.prepare import Prepared
@@ -54,6 +55,7 @@ class Candidate:
         surroundings: Surroundings = REAL,
         measures: Measures | None = None,
         note: Callable[..., None] = lambda what, **facts: None,
+        given_up: Callable[[LogTimedOut], None] = lambda error: None,
     ) -> None:
         self._log = log_
         self._prepared = prepared
@@ -64,6 +66,7 @@ class Candidate:
         self._election = Election()
         self._listener = ListenerWatch()  # of the coordinator
         self._refused: dict[str, int] = {}  # the terms in which coordinators were taken for gone, by address
+        self._given_up = given_up  # is called where the log of all can be written by no process
         self._note = note  # writes a line into the journal of the instance
         self._measures = measures or Measures(OF_INSTANCE)
         self._unreached, self._tried_s = "", 0.0  # why the advertised address is of no use, and when that was seen
@@ -101,6 +104,8 @@ class Candidate:
                     gone = isinstance(errors.exceptions[0], LogReplaced)  # the workers end, and with them the instance
                     log.log(logging.INFO if gone else logging.WARNING, "no coordinator from here for now: %s", reason)
                 reported = reason
+                if isinstance(first := errors.exceptions[0], LogTimedOut) and log_path(self._spec.log) is not None:
+                    self._given_up(first)
             except* Exception:
                 log.exception("an internal error ended the coordinator here; a candidate takes over")
             if self._is_over:

@@ -88,6 +88,7 @@ class Instance:
         self._request: bytes | None = None  # what every worker was asked, also for one that is started later
         self._stop = asyncio.Event()
         self._signals: Counter[str] = Counter()
+        self._code = 0  # what it ends with where its workers have no reason
         self._must_end = False  # its host goes
         self._sent_away = False  # by the group, asked by nobody here
         self._careful: set[int] = set()
@@ -128,14 +129,16 @@ class Instance:
             self.spec.instance,
             self._surroundings.environment,
         ).open()
-        candidate = Candidate(log_, prepared, self.spec, services, self._surroundings, self._measures, journal.write)
+        around = self._surroundings, self._measures, journal.write, self._log_given_up
+        candidate = Candidate(log_, prepared, self.spec, services, *around)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
         self._surroundings.freeze()  # as a worker's: a walk over it takes longer than a task may be away, where this one coordinates
         try:
             codes = await asyncio.gather(*(self._keep(number) for number in range(1, self.spec.workers + 1)))
-            await self._remove_state(max(codes))
-            stay = self._surroundings.end_within(LIMIT_S, max(codes))
+            code = max(*codes, self._code)
+            await self._remove_state(code)
+            stay = self._surroundings.end_within(LIMIT_S, code)
         except BaseException:
             stay = self._surroundings.end_within(LIMIT_S, 1)
             raise
@@ -148,10 +151,16 @@ class Instance:
             await sent.close()
             await served.close()
             await services.close()
-        if self.spec.after_leave == "park" and max(codes) == 0 and not self._must_end:
+        if self.spec.after_leave == "park" and code == 0 and not self._must_end:
             stay()
             await self._stop.wait()  # left: for a supervisor that would start again what exits
-        return max(codes)
+        return code
+
+    def _log_given_up(self, error: LogTimedOut) -> None:
+        """No process can write to the log in one file: its workers, which only write what they have, may never notice."""
+        if not self._stop.is_set():
+            self._code = report(error)
+            self._stop_all()
 
     async def _remove_state(self, code: int) -> None:
         """What an instance that was sent away has on disk is of no use to another: copies of tasks that others have. Each scale-up

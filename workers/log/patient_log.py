@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from state.errors import LogDamaged, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
@@ -40,6 +41,7 @@ T = TypeVar("T")
 log = logging.getLogger("orchestrator.log")
 PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
 SILENT_S = 5.0  # without an answer to any call: longer than an election among brokers, or a disk's hiccup
+UNCLEAR_S = 10.0  # between outcomes that are not known: what is asked more rarely shows nothing of the time between
 LATE_S = 1.0  # a look that comes so much later finds that this process stood still, not the log
 
 
@@ -65,6 +67,7 @@ class Patience:
         self._waiting = 0  # calls that the log has refused, and not answered yet
         self._calls = 0  # that are under way
         self._last_answer_at = 0.0  # when the log answered last, or the first of these calls began
+        self._unclear_since, self._unclear_at = 0.0, -math.inf  # the first and the last of outcomes that are not known
         self._is_silent = False  # the reason is that calls under way have no answer
         self._look: asyncio.TimerHandle | None = None
 
@@ -85,7 +88,10 @@ class Patience:
                     self._away(error, begun)
                     await asyncio.sleep(min(pause, self._left_s()))
                     pause = min(PAUSE_MAX_S, pause * 2)
-                except (LogTimedOut, OutcomeUnknown):
+                except LogTimedOut:
+                    raise
+                except OutcomeUnknown as error:
+                    self._unclear(error, begun)
                     raise
                 except StateError:  # a refusal is an answer
                     self._answered()
@@ -140,11 +146,23 @@ class Patience:
             self._begin_wait(self._since if self._is_silent else begun, str(error))
         self.reason, self._is_silent = str(error), False
         if begun - self._since >= self._limit_s:
-            self._end.reason = (
-                f"the log could not be used for {self._limit_s:g} s ({error}); nothing is lost: what was not committed is "
-                "processed again at the next start; --log-timeout says how long to wait"
-            )
-            raise LogTimedOut(self._end.reason) from error
+            self._give_up(error)
+
+    def _unclear(self, error: OutcomeUnknown, begun: float) -> None:
+        """Who asked looks what became of it, and tries again: where one try after the other ends so, as on a disk that fails, nothing else
+        would end it."""
+        if begun - self._unclear_at > UNCLEAR_S:
+            self._unclear_since = begun
+        self._unclear_at = self._clock()
+        if begun - self._unclear_since >= self._limit_s:
+            self._give_up(error)
+
+    def _give_up(self, error: StateError) -> NoReturn:
+        self._end.reason = (
+            f"the log could not be used for {self._limit_s:g} s ({error}); nothing is lost: what was not committed is "
+            "processed again at the next start; --log-timeout says how long to wait"
+        )
+        raise LogTimedOut(self._end.reason) from error
 
     def _begin_wait(self, since: float, reason: str) -> None:
         if not self.reason:
@@ -153,7 +171,7 @@ class Patience:
         log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", reason)
 
     def _answered(self) -> None:
-        self._end.reason, self._last_answer_at = "", self._clock()
+        self._end.reason, self._last_answer_at, self._unclear_at = "", self._clock(), -math.inf
         if self.reason:
             log.warning("the log can be used again after %.1f s", self._clock() - self._since)
             self._over()
