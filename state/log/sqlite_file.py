@@ -205,7 +205,7 @@ def _make(connection: sqlite3.Connection, path: Path, *, create: bool, busy_time
             connection.execute(f"pragma user_version={FORMAT}")
         connection.execute("commit")
     except BaseException:
-        connection.execute("rollback")
+        _take_back(connection)
         raise
 
 
@@ -218,8 +218,14 @@ def _add_tables(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
                 connection.execute(statement)  # unless another process was faster
                 connection.execute("commit")
             except BaseException:
-                connection.execute("rollback")
+                _take_back(connection)
                 raise
+
+
+def _take_back(connection: sqlite3.Connection) -> None:
+    """After some errors, as of a disk that is full, SQLite has done that itself."""
+    if connection.in_transaction:
+        connection.execute("rollback")
 
 
 def _made_by_another(connection: sqlite3.Connection, busy_timeout_ms: int) -> bool:

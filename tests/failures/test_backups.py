@@ -159,9 +159,11 @@ def test_a_log_that_was_cut_off_does_not_cost_the_state(console: Console) -> Non
     path = console.folder / ".orchestrator" / "bank.db"
     kept = path.read_bytes()
     path.write_bytes(b"")
-    refused = console("run", "bank:app")
-    assert refused.code == 3 and refused.err.count("\n") == 1, refused
-    assert f"the log {path} is empty" in refused.err and "restore a backup of it" in refused.err, refused
+    row = '{"key": "a", "value": {"account": "a", "amount": 3}}'
+    for words in (("run", "bank:app"), ("produce", "bank:app", "payments"), ("topics", "create", "bank:app")):
+        refused = console(*words, stdin=row)
+        assert refused.code == 3 and refused.err.count("\n") == 1, refused
+        assert f"the log {path} is empty" in refused.err and "restore a backup of it" in refused.err, refused
     path.write_bytes(kept)
     console.run(*FAST)
     assert balances(console, "abcdef") == dict.fromkeys("abcdef", 3)

@@ -606,3 +606,10 @@ async def test_a_path_with_two_slashes_names_no_host(tmp_path: Path) -> None:
     log = await open_sqlite(tmp_path / "log.db", create=False)
     assert len(await read(log)) == 1
     await log.close()
+
+
+async def test_a_first_start_on_a_full_disk_says_so(small: Path) -> None:
+    with (small / "filler").open("wb") as filler:
+        filler.write(bytes((16 << 20) - 3 * 4096))
+    with pytest.raises(LogFull, match="has no space left to grow: free some space on its disk"):
+        await open_sqlite(small / "log.db", create=True)

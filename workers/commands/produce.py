@@ -37,6 +37,7 @@ from workers.commands.produce_end import Ending
 from workers.commands.produce_input import Given, begin_input
 from workers.commands.short_lived import Look, old_records
 from workers.commands.when_free import when_free
+from workers.first_start import refuse_cut_off
 from workers.log.logs import log_url, open_log
 from workers.log.produced import Begun, begin
 from workers.missing_inputs import prepare_and_say
@@ -73,6 +74,7 @@ def run(argv: list[str]) -> int:
     topic = find_topic(app, args.topic)
     shape = shape_of(args.key, args.value, args.timestamp, args.headers, args.partition)
     url = log_url(args, app.id, existing=False)
+    refuse_cut_off(url, app.id, args.state_dir)
     if not 0 <= args.rate < math.inf:
         raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
     ending = Ending()

@@ -20,6 +20,7 @@ from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.commands.show import show_json, table
 from workers.commands.status import sizes_of, total_if_known
 from workers.commands.topic_rights import topics_of
+from workers.first_start import refuse_cut_off
 from workers.fleet.client import description, log_of
 from workers.log.logs import log_url, open_log
 from workers.prepare import prepare
@@ -111,7 +112,9 @@ async def _described(args: Any) -> dict[str, Any]:
 
 async def _created(args: Any) -> dict[str, Any]:
     app = load(args.app)
-    log: GroupLog = await open_log(log_url(args, app.id, existing=False), create=True)
+    url = log_url(args, app.id, existing=False)
+    refuse_cut_off(url, app.id, args.state_dir)
+    log: GroupLog = await open_log(url, create=True)
     try:
         before = await log.topics([*app.topology().topics])
         for line in await what_begins_empty(log, app):
