@@ -14,6 +14,11 @@ from typing import Final
 monotonic_s: Final = time.monotonic
 
 
+def lasting_s() -> float:
+    """Returns the seconds of a clock that is never set, and that goes on while the machine is suspended, where the system has one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 def monotonic_ms() -> int:
     """Returns the time of the running loop, which no clock on a wall moves. Called on the loop only."""
     return int(asyncio.get_running_loop().time() * 1000)

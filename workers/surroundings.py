@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.clocks import monotonic_s, wall_ms
+from orchestrator.clocks import lasting_s, monotonic_s, wall_ms
 from orchestrator.coordinator.handshake import Credentials
 from pipeline.app import App
 from pipeline.loading import load
@@ -154,6 +154,7 @@ class Surroundings:
 
     wall_ms: Callable[[], int] = wall_ms
     clock: Callable[[], float] = monotonic_s  # what bounds a turn: read after each record, and by the watch of calls
+    contact_clock: Callable[[], float] = lasting_s  # how old contact with the coordinator is: others count on it
     new_line: Callable[[], Line] = ThreadLine
     new_id: Callable[[], str] = lambda: secrets.token_hex(4)
     credentials: Callable[[InstanceSpec], Credentials] = instance_credentials

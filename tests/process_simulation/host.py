@@ -150,6 +150,7 @@ def surroundings(life: Life, process: Process, instance: str) -> Surroundings:
         wall_ms=wall_ms,
         new_line=lambda: MemoryLine(process),
         clock=life.loop.time,
+        contact_clock=life.loop.time,
         new_id=life.new_id,
         credentials=lambda spec: life.credentials(),
         open_log=open_log,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator import App, Record, Table
+from orchestrator.clocks import lasting_s
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.listener import Listener, Peer
@@ -17,6 +19,7 @@ from tests.contracts.logs import until
 from workers.connection.credentials import instance_credentials
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
+from workers.surroundings import Surroundings
 from workers.worker import session as session_module
 from workers.worker.session import Session
 from workers.worker.worker import Worker
@@ -244,3 +247,29 @@ async def test_a_worker_that_is_refused_asks_less_often(tmp_path: Path, monkeypa
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         server.close()
+
+
+async def test_contact_grows_old_while_the_machine_is_suspended(tmp_path: Path) -> None:
+    """The clock of all else stands still then; the coordinator's does not, and it gives the tasks to others."""
+    now = 0.0
+    log = MemoryLog(markers=False)
+    spec = WorkerSpec(InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path)), 1, "one")
+    worker = Worker(spec, log, await prepare(log, app), {}, Surroundings(contact_clock=lambda: now))
+    session = Session(worker)
+    for _ in range(2):
+        now, contact = 0.0, session._contact
+        contact.opened()
+        contact.promised(4_000)
+        contact.sent()
+        contact.acknowledged(1)
+        assert contact.may_begin() and contact.may_write()
+        now = 3_600.0
+        assert not contact.may_begin() and not contact.may_write()
+        session.rejoin()
+
+
+def test_the_clock_of_contact_is_the_systems_that_lasts() -> None:
+    assert Surroundings().contact_clock is lasting_s
+    before = time.monotonic()
+    first, second = lasting_s(), lasting_s()
+    assert second >= first >= before, "what was suspended is counted as well"

@@ -3,7 +3,7 @@
 One rule: contact is as old as the last answered heartbeat was when it was *sent*. A coordinator promises to take no member for
 silent sooner than `patience` after their last heartbeat (docs/decisions/57). In the first half of that time a commit at least
 once may begin, and in the rest its requests are still sent; any other commit takes a transaction, which a fence stops. The
-clock is monotonic and goes on while the process is stopped. Written by the thread of the uplink, read by the record loop.
+clock is never set, and goes on while the process is stopped or its machine suspended. Written by the thread of the uplink, read by the record loop.
 """
 
 from __future__ import annotations

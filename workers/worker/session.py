@@ -67,7 +67,7 @@ class Session:
             protocols=up_to(spec.instance.settings.protocol),
         )
         self._clock = worker.surroundings.clock
-        self._contact = Contact(self._clock)
+        self._contact = Contact(worker.surroundings.contact_clock)
         self._credentials = worker.surroundings.credentials(spec.instance)
         self._refused = ""  # the last reason, which is logged once
         self._alone_since: float | None = self._clock()  # None: it is connected, or that it is not was logged
@@ -239,7 +239,7 @@ class Session:
             incarnation=incarnation,
             writer=f"{self._worker.application}-{self.join_request.member}-{incarnation}",
         )
-        self._contact = Contact(self._worker.surroundings.clock)
+        self._contact = Contact(self._worker.surroundings.contact_clock)
         uplink, self._uplink = self._uplink, None
         if uplink is not None:
             self._alone_from_now()
