@@ -44,8 +44,8 @@ class FileIdentity:
 
 
 def _files(path: Path) -> list[str]:
-    """Where SQLite has them: it follows links."""
-    return [f"{os.path.realpath(path)}{ending}" for ending in ENDINGS]
+    """Where SQLite has them: it follows a link, which may lead elsewhere later."""
+    return [str(path), *(f"{os.path.realpath(path)}{ending}" for ending in ENDINGS[1:])]
 
 
 def _identity(file: str) -> tuple[int, int] | None:

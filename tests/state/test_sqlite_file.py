@@ -195,6 +195,19 @@ def test_a_log_behind_a_link_is_opened_by_several_and_its_parts_are_beside_the_f
     assert len(asyncio.run(read_all(link))) == 1
 
 
+async def test_a_link_that_leads_elsewhere_is_noticed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        await (await made(tmp_path / f"{name}.db")).close()
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "one.db")
+    log = await open_sqlite(link, create=False)
+    link.unlink()
+    link.symlink_to(tmp_path / "two.db")
+    with pytest.raises(LogUnusable, match=f"the log {link} was deleted or replaced"):
+        await log.append({T0: [RECORD]})
+    await log.close()
+
+
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 async def test_a_file_that_goes_away_is_noticed(tmp_path: Path, how: str) -> None:
     path = tmp_path / "log.db"
