@@ -56,10 +56,11 @@ _ADDED = {
 
 def explain(error: sqlite3.Error, path: Path) -> StateError:
     """The project's error for one of SQLite's."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    extended = getattr(error, "sqlite_errorcode", 0)
+    code = extended & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LogBusy(f"another process holds the log {path} locked; nothing was written. Is one of them stopped?")
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
         return LogFull(f"the log {path} has no space left to grow: free some space on its disk ({error})")
     if code == sqlite3.SQLITE_CANTOPEN and path.is_dir():
         return LogUnusable(f"the log {path} is a folder: name the file in it ({error})")

@@ -621,8 +621,10 @@ async def test_a_path_with_two_slashes_names_no_host(tmp_path: Path) -> None:
     await log.close()
 
 
-async def test_a_first_start_on_a_full_disk_says_so(small: Path) -> None:
+@pytest.mark.parametrize("pages", [3, 13])
+async def test_a_first_start_on_a_full_disk_says_so(small: Path, pages: int) -> None:
+    """There is room for its index, or for that neither."""
     with (small / "filler").open("wb") as filler:
-        filler.write(bytes((16 << 20) - 13 * 4096))
+        filler.write(bytes((16 << 20) - pages * 4096))
     with pytest.raises(LogFull, match="has no space left to grow: free some space on its disk"):
         await open_sqlite(small / "log.db", create=True)
