@@ -174,6 +174,26 @@ def test_it_is_not_opened_with_an_index_that_others_do_not_share(tmp_path: Path,
     assert len(asyncio.run(read_all(path))) == 1
 
 
+def test_a_process_of_another_container_is_seen_too(tmp_path: Path) -> None:
+    """It has no number here; the system's list of locks leaves it out."""
+    alone = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+        pytest.skip("making a namespace is not allowed here")
+    path = tmp_path / "log.db"
+    asyncio.run(with_one_record(path))
+    program = f"import asyncio, pathlib\nfrom state.log.sqlite import open_sqlite\nasyncio.run(open_sqlite(pathlib.Path({str(path)!r}), create=False))"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        Path(f"{path}-shm").unlink()
+        found = subprocess.run([*alone, sys.executable, "-c", program], capture_output=True, text=True)
+        assert "was deleted while another process had it open" in found.stderr, found
+        other.stdin.write("\n")
+    assert len(asyncio.run(read_all(path))) == 1
+
+
 def test_a_log_behind_a_link_is_opened_by_several_and_its_parts_are_beside_the_file(tmp_path: Path) -> None:
     """SQLite follows the link: nothing is missing where it is not."""
     (tmp_path / "real").mkdir()
