@@ -91,10 +91,11 @@ def usable(
     end: int,
     delete_retention_ms: int,
     now_ms: int,
+    forgotten: int = 0,
 ) -> str | None:
     """Why a store (or a snapshot) may not be used for this changelog, or None where it may.
 
-    `start` and `end` are the changelog's. An unusable store is wiped and restored, and this text is the message.
+    `start` and `end` are the changelog's, and so is `forgotten` (see `Log.forgotten`): that holds whatever clocks say. An unusable store is wiped and restored, and this text is the message.
     """
     if (why := foreign(offset, stamp, log_id=log_id, topic_id=topic_id, end=end)) is not None:
         return why
@@ -103,6 +104,8 @@ def usable(
         return None  # it holds all, or nothing; at 0 it may also hold a part of the first fetch
     if 0 < offset < start:
         return f"it stands at {offset}, and its changelog begins at {start}"
+    if 0 < offset < forgotten:
+        return f"it stands at {offset}, and deletions before {forgotten} are in its changelog no more"
     age_ms = now_ms - time_ms
     if age_ms > delete_retention_ms:
         return (

@@ -176,7 +176,14 @@ def listing(root: Path) -> tuple[list[SnapshotManifest], dict[str, str]]:
             found.append(load(root, snapshot))
         except SnapshotUnusable as error:
             problems[snapshot] = str(error)
-    return sorted(found, key=lambda one: (one.number, one.time_ms, one.snapshot)), problems
+    numbered = [one for one in found if one.number]
+
+    def place(one: SnapshotManifest) -> tuple[int, bool, int, str]:
+        """One without a number, of an older version, stands by its time."""
+        before = (other.number for other in numbered if other.time_ms <= one.time_ms)
+        return one.number or max(before, default=0), not one.number, one.time_ms, one.snapshot
+
+    return sorted(found, key=place), problems
 
 
 def load(root: Path, snapshot: str) -> SnapshotManifest:

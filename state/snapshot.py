@@ -164,6 +164,7 @@ def problem(
     end: int,
     delete_retention_ms: int,
     now_ms: int,
+    forgotten: int = 0,
 ) -> str | None:
     """Why a table of the snapshot may not be restored from for this changelog, or None where it may."""
     found = manifest.table(table)
@@ -179,6 +180,7 @@ def problem(
         end=end,
         delete_retention_ms=delete_retention_ms,
         now_ms=now_ms,
+        forgotten=forgotten,
     )
 
 

@@ -14,13 +14,13 @@ from collections.abc import Callable
 log = logging.getLogger("orchestrator.clock")
 LASTS_S = 60.0
 STEP_MS = 1_000  # more than a clock is moved by that is kept right
-LOOKS_S = 10.0  # between two looks that tell nothing of the time between
+LOOKS = 5  # at least so many of them show that it lasted
 FAR_MS = 3_600_000
 
 
 class SteadyClock:
     """`clock`: seconds of a clock that is never set; `wall_ms`: of the one that people read; `who` follows it, in a line for people. A
-    step back is believed at once, one ahead where it was looked at every `looks_s` for `lasts_s`."""
+    step back is believed at once, one ahead where every look for `lasts_s` has shown it."""
 
     def __init__(
         self,
@@ -29,36 +29,36 @@ class SteadyClock:
         who: str,
         *,
         lasts_s: float = LASTS_S,
-        looks_s: float = LOOKS_S,
     ) -> None:
         self._clock = clock
         self._wall_ms = wall_ms
         self._who = who
-        self._lasts_s, self._looks_s = lasts_s, looks_s
-        self._begun_s = self._looked_s = clock()
+        self._lasts_s, self._begun_s = lasts_s, clock()
         self._between_ms = wall_ms() - self._begun_s * 1000
         self._stepped_s = -math.inf  # when the step was first seen that is not believed yet,
-        self._step_ms = 0.0  # and how far it went; 0 where there is none
+        self._step_ms, self._looks = 0.0, 0  # how far it went (0: there is none), and how many looks have shown it
 
     def wall_ms(self) -> int:
-        """Returns the time to go by; to be asked often, for what lies between two calls is taken for one step."""
+        """Returns the time to go by. What lies between two calls is taken for one step."""
         now_s, wall_ms = self._clock(), self._wall_ms()
         ahead_ms = wall_ms - now_s * 1000 - self._between_ms
-        is_another = abs(ahead_ms - self._step_ms) > STEP_MS
-        is_new = is_another or now_s - self._looked_s > self._looks_s
-        self._looked_s = now_s
-        if ahead_ms <= STEP_MS or (not is_new and now_s - self._stepped_s >= self._lasts_s):
-            self._between_ms += ahead_ms
-            self._step_ms = 0.0
-            return wall_ms
-        if is_another:
+        if ahead_ms <= STEP_MS:
+            return self._follow(ahead_ms, wall_ms)
+        if abs(ahead_ms - self._step_ms) > STEP_MS:
             log.warning(
                 "the wall clock went ahead by %.0f s at once: %s once it has stayed there for %.0f s",
                 *(ahead_ms / 1000, self._who, self._lasts_s),
             )
-        if is_new:
-            self._stepped_s, self._step_ms = now_s, ahead_ms
+            self._stepped_s, self._step_ms, self._looks = now_s, ahead_ms, 0
+        self._looks += 1
+        if self._looks > LOOKS and now_s - self._stepped_s >= self._lasts_s:
+            return self._follow(ahead_ms, wall_ms)
         return int(now_s * 1000 + self._between_ms)
+
+    def _follow(self, ahead_ms: float, wall_ms: int) -> int:
+        self._between_ms += ahead_ms
+        self._step_ms = 0.0
+        return wall_ms
 
     def is_likely(self, now_ms: int, former_ms: int) -> bool:
         """Whether what has that time may be taken to this one: a process that has just begun may have begun with a clock that is

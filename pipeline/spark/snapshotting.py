@@ -187,7 +187,7 @@ async def _job(log: GroupLog, application: str, url: str, root: Path) -> tuple[S
     past = await history.read(log, application)
     kept = await log.metadata_of(application, base.BASE)
     bases = {name: base.of_topic(kept, info) for name, info in topics.items()}
-    found = _Earlier(root, application, log.log_id, topics, past, bases, now_ms)
+    found = _Earlier(root, application, log.log_id, topics, past, bases, now_ms, await log.forgotten(parts))
     scopes: dict[tuple[int, int], list[TableJob]] = {}
     for table, facts in sorted(tables.items()):
         info = topics.get(facts["changelog_topic"])
@@ -214,7 +214,9 @@ class _Earlier:
         past: history.History,
         bases: Mapping[str, Base | None],
         now_ms: int,
+        forgotten: Mapping[Partition, int],
     ) -> None:
+        self._forgotten = forgotten
         self._root, self._log_id, self._topics = root, log_id, topics
         self._past, self._bases, self._now_ms = past, bases, now_ms
         named = next((one.snapshot for one in bases.values() if one is not None), "")
@@ -248,6 +250,7 @@ class _Earlier:
         described = found.table(table)
         kept_ms = info.delete_retention_ms if based is None else base.FOR_EVER_MS
         bounds = {"start": start, "end": end, "delete_retention_ms": kept_ms, "now_ms": self._now_ms}
+        bounds["forgotten"] = self._forgotten.get(where, 0)
         why = snapshot.problem(found, table, log_id=self._log_id, topic_id=info.topic_id, **bounds)
         if described is not None:
             why = why or base.needed(described.offset, based)

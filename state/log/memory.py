@@ -148,6 +148,9 @@ class MemoryLog(MemoryGroupStore):
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return {partition: self.part(partition).start for partition in partitions}
 
+    async def forgotten(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return {one: self.part(one).forgotten for one in partitions if self.part(one).forgotten}
+
     def epoch(self, partition: Partition) -> int:
         return len(self.part(partition).elections) if self._markers else -1
 
@@ -396,7 +399,7 @@ class MemoryLog(MemoryGroupStore):
         self._topics[topic] = replace(checks.plain(self._topics.get(topic), topic), retention=retention)
         return self._topics[topic]
 
-    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def expired(self, partitions: Collection[Partition], *, at_once: bool = False) -> dict[Partition, int]:
         limits = {one: self._topics[one.topic].retention for one in partitions if self.part(one)}
         return {one: self.part(one).expired(self.now_ms(), kept) for one, kept in limits.items() if kept != FOR_EVER}
 

@@ -24,6 +24,7 @@ class Entries:
 
     rows: list[Row] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
+    forgotten: int = 0  # deletions below that are gone
     start: int = 0
     end: int = 0
     open: list[int] = field(default_factory=list)
@@ -107,6 +108,7 @@ class Entries:
         ]
         self.rows = [row for row in self.rows if row.identity not in gone] + made
         self.sort()
+        self.forgotten = max(self.forgotten, forgotten)
         removed = sum(rewrite.removed for rewrite in todo)
         return Compacted(removed, count - removed)
 

@@ -250,6 +250,10 @@ class Log(Protocol):
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The first position that can still be read."""
 
+    async def forgotten(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Below which offset compaction has removed deletions of a changelog: a store that stands before it may lack them. Left out
+        is a partition that lacks none, or of which that is not known, as brokers do not say it."""
+
     def epoch(self, partition: Partition) -> int:
         """The epoch under which this partition is written, as last known: brokers elect a leader, and each election begins
         an epoch (KIP-101). -1 where nothing is elected: a log in one file loses records only with all of it (`state.history`)."""
@@ -368,9 +372,10 @@ class Log(Protocol):
     async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
         """Changes how long a plain topic is kept. Raises UnknownTopic, StateError for a topic of another kind."""
 
-    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def expired(self, partitions: Collection[Partition], *, at_once: bool = False) -> dict[Partition, int]:
         """Returns where these partitions would begin if all went that is past the retention of their topics; those without
-        limit are left out, and all of them where a broker removes such records in its own time."""
+        limit are left out, and all of them where a broker removes such records in its own time. `at_once`: an operator wants
+        it by the clock as it is; else one that has just gone ahead is not believed yet."""
 
 
 class GroupLog(Log, GroupStore, Protocol):

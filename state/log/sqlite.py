@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
+from state.clocks import wall_ms
 from state.errors import Fenced, NotOpened
 from state.log import checks, compaction, sqlite_reader
 from state.log.base import BASE, stands_on_one
@@ -69,30 +70,31 @@ async def open_sqlite(
     """Open the log at `path`. Raises LogMissing (and `create` is not set), LogUnusable."""
     loop = asyncio.get_running_loop()
     opened = partial(_open, path, create=create, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms)
-    connections, log_id = await loop.run_in_executor(None, opened)
+    connections, log_id, newest_ms = await loop.run_in_executor(None, opened)
     identity = FileIdentity(path)
     writer = Writer(connections[0], identity, busy_timeout_ms, max_message_bytes)
     again = partial(connect, path, create=False, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms)
     checkpoints = Checkpoints(identity, again, min(busy_timeout_ms, BUSY_MS))
-    return SqliteLog(identity, log_id, writer, checkpoints, connections[1:], delete_retention_ms)
+    return SqliteLog(identity, log_id, writer, checkpoints, connections[1:], delete_retention_ms, newest_ms)
 
 
 def _open(
     path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_ms: int
-) -> tuple[list[sqlite3.Connection], str]:
+) -> tuple[list[sqlite3.Connection], str, int]:
     connections = [connect(path, create=create, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms)]
     try:
         log_id = prepare(connections[0], path, create=create, busy_timeout_ms=busy_timeout_ms)
         for timeout_ms in (busy_timeout_ms, 0):
             connections.append(connect(path, create=False, synchronous=synchronous, busy_timeout_ms=timeout_ms))
             connections[-1].execute("pragma query_only=1")
+        newest_ms = sqlite_reader.newest_ms(connections[0])
     except BaseException as error:
         for connection in connections:
             connection.close()
         if isinstance(error, sqlite3.Error):
             raise explain(error, path) from error
         raise
-    return connections, log_id
+    return connections, log_id, newest_ms
 
 
 class SqliteLog:
@@ -106,6 +108,7 @@ class SqliteLog:
         checkpoints: Checkpoints,
         connections: Sequence[sqlite3.Connection],
         delete_retention_ms: int,
+        newest_ms: int,
     ) -> None:
         self.path = identity.path
         self.log_id = log_id
@@ -117,7 +120,7 @@ class SqliteLog:
         writer.wrote = checkpoints.wrote
         self._upkeep = Upkeep(writer, identity.path)
         self._expiry = Expiry()
-        self._time = LogTime()
+        self._time = LogTime(newest_ms)
         self._reading, watching = connections
         self._changes = Changes(watching, identity)
         self._answers: dict[Hashable, object] = {}  # to what was asked of this version of the log
@@ -203,6 +206,9 @@ class SqliteLog:
 
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self.read(lambda db: sqlite_reader.starts(db, partitions))
+
+    async def forgotten(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self.read(lambda db: sqlite_reader.forgotten(db, partitions))
 
     def epoch(self, partition: Partition) -> int:
         return -1  # nothing is elected
@@ -371,32 +377,26 @@ class SqliteLog:
     async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> Compacted:
         part = (await self.read(lambda db: find_part(db, partition))).id
         passes = await self.read(partial(sqlite_reader.compactions, part=part))
-        now_ms, retention_ms = await self.read(self._time.now_ms), self._delete_retention_ms
+        now_ms, retention_ms = self._time.now_ms(), self._delete_retention_ms
         forgotten = 0 if stands_on_base else compaction.forgotten_below(passes, now_ms - retention_ms)
         last: dict[bytes, int] = {}
         position = count = 0
-        newest_ms = max(
-            (one.at_ms for one in passes), default=0
-        )  # by one of several clocks, which may be behind by now
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
             found, more = await asyncio.to_thread(compaction.survey, rows)
             last.update(found)
             count, position = count + more, rows[-1].next
-            newest_ms = max(newest_ms, *(row.time_ms for row in rows))
         through, removed, position = position, 0, 0
         merge_ms = max(retention_ms // 8, 1)
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
             todo = await asyncio.to_thread(
                 lambda rows: list(compaction.rewrites(rows, last, forgotten, merge_ms)), rows
             )
-            done = await self._remove(partial(self._upkeep.replace, part, todo)) if todo else 0
+            done = await self._remove(partial(self._upkeep.replace, part, todo, forgotten)) if todo else 0
             if done is None:  # another process compacts the same partition: leave it to it
                 return Compacted(removed, count - removed)
             removed += done
             position = rows[-1].next
-        made = compaction.with_pass(
-            passes, compaction.Pass(through, max(newest_ms, await self.read(self._time.now_ms))), retention_ms
-        )
+        made = compaction.with_pass(passes, compaction.Pass(through, self._time.now_ms()), retention_ms)
         if made != passes:
             await self._write(partial(self._upkeep.compacted, part, made))
         return Compacted(removed, count - removed)
@@ -415,6 +415,6 @@ class SqliteLog:
     async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
         return await self._write(partial(self._upkeep.set_retention, topic, retention))
 
-    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        now_ms = await self.read(self._time.now_ms)
+    async def expired(self, partitions: Collection[Partition], *, at_once: bool = False) -> dict[Partition, int]:
+        now_ms = wall_ms() if at_once else self._time.now_ms()
         return await self.read(lambda db: self._expiry.expired(db, partitions, now_ms))

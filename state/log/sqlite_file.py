@@ -49,6 +49,7 @@ _ADDED = {
     "commit_times": "create table if not exists commit_times (application text, topic text, number int, position int not null,"
     " at_ms int not null, primary key (application, topic, number)) without rowid",
     "compactions": "create table if not exists compactions (part int not null, through int not null, at_ms int not null)",
+    "forgotten": "create table if not exists forgotten (part integer primary key, below int not null)",
     "retentions": "create table if not exists retentions (topic text primary key, ms int, bytes int,"
     " forced int not null) without rowid",
 }

@@ -66,7 +66,7 @@ def check_whole(path: Path) -> None:
         if monotonic_s() >= deadline:
             raise LogUnusable(
                 f"{gone}, a part of the log {path}, was deleted while {f'process {pid}' if pid > 0 else 'another process'} had it "
-                "open; nothing was written: stop what runs on the log, which loses nothing, then start it again"
+                "open; nothing was written: stop what runs on the log in order (SIGTERM), which loses nothing, then start it again"
             )
         time.sleep(LOOK_AGAIN_S)
 
@@ -75,7 +75,10 @@ def _other_on(log: str) -> int | None:
     """Another process that has a SQLite file open; one of another container has no number, and is 0 or less."""
     if _FLOCK is None or (identity := _identity(log)) is None:
         return None
-    # Not closed again: to close the file by other means than SQLite's would free this process's own locks on it.
+    for known, descriptor in list(_looked_at.items()):
+        if os.fstat(descriptor).st_nlink == 0:  # deleted since
+            os.close(_looked_at.pop(known))
+    # Not closed while the file is there: to close it by other means than SQLite's would free this process's own locks on it.
     if identity not in _looked_at:
         try:
             _looked_at[identity] = os.open(log, os.O_RDONLY | os.O_CLOEXEC)

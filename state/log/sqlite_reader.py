@@ -136,6 +136,19 @@ def compactions(db: sqlite3.Connection, part: int) -> list[Pass]:
     return [Pass(*row) for row in db.execute("select through, at_ms from compactions where part = ?", (part,))]
 
 
+def forgotten(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, int]:
+    """See `Log.forgotten`."""
+    query = "select below from forgotten where part = ?"
+    found = {one: db.execute(query, (find_part(db, one).id,)).fetchone() for one in partitions}
+    return {one: row[0] for one, row in found.items() if row is not None}
+
+
+def newest_ms(db: sqlite3.Connection) -> int:
+    """When the last batch was appended; 0 where there is none."""
+    row = db.execute("select time_ms from batches order by id desc limit 1").fetchone()
+    return int(row[0]) if row else 0
+
+
 def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:
     """Some whole batches from `from_base` on, for compaction: many small ones or a few large ones."""
     found: list[Row] = []

@@ -22,6 +22,7 @@ PAGES_AT_ONCE = 256
 _A_ROW = PAGE // 2  # that is removed: it shares its pages with others
 # About as long a transaction may take: pages that the system has no copy of come from the disk, one by one
 TURN_S = 0.01
+_FORGETS = "insert into forgotten values (?, ?) on conflict (part) do update set below = max(below, excluded.below)"
 
 
 class Upkeep:
@@ -32,12 +33,15 @@ class Upkeep:
         self._path = path
         self._pages = PAGES_AT_ONCE // 4  # until it is known how long that takes
 
-    def replace(self, part: int, rewrites: Sequence[Rewrite]) -> int | None:
-        """Applies what compaction decided; returns None, and does nothing, where the batches are not the ones it saw."""
+    def replace(self, part: int, rewrites: Sequence[Rewrite], forgotten: int = 0) -> int | None:
+        """Applies what compaction decided, which leaves out deletions below `forgotten`; returns None, and does nothing, where the
+        batches are not the ones it saw."""
         try:
             with self._writer.transaction(sum(_changed(rewrite) for rewrite in rewrites)) as db:
                 for rewrite in rewrites:
                     _replace(db, part, rewrite)
+                if forgotten:
+                    db.execute(_FORGETS, (part, forgotten))
         except _Stale:
             return None
         return sum(rewrite.removed for rewrite in rewrites)

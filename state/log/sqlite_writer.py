@@ -115,7 +115,8 @@ class Writer:
             if not db.execute("delete from topics where name = ?", (name,)).rowcount:
                 raise checks.unknown(Partition(name, 0), None)
             db.execute("delete from batches where part in (select id from parts where topic = ?)", (name,))
-            db.execute("delete from compactions where part in (select id from parts where topic = ?)", (name,))
+            for table in ("compactions", "forgotten"):
+                db.execute(f"delete from {table} where part in (select id from parts where topic = ?)", (name,))
             db.execute("delete from parts where topic = ?", (name,))
             db.execute("delete from positions where topic = ?", (name,))
             db.execute("delete from commit_times where topic = ?", (name,))

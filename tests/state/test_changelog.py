@@ -96,7 +96,7 @@ def test_a_replay_that_broke_off_in_the_middle_is_done_again() -> None:
 def judge(offset: int, **changed: object) -> str | None:
     stamp = {"log_id": "l", "topic_id": "t", "time_ms": "1000"}
     stamp.update({key: str(value) for key, value in changed.items() if key in stamp})
-    rules: dict[str, int] = {"start": 0, "end": 100, "delete_retention_ms": 7_200_000, "now_ms": 2_000}
+    rules: dict[str, int] = {"start": 0, "end": 100, "forgotten": 0, "delete_retention_ms": 7_200_000, "now_ms": 2_000}
     rules.update({key: int(str(value)) for key, value in changed.items() if key in rules})
     return usable(offset, stamp, log_id="l", topic_id="t", **rules)
 
@@ -113,6 +113,8 @@ def test_state_is_trusted_under_the_rules() -> None:
     assert "made again" in (judge(50, topic_id="other") or "")
     assert "past the end 100" in (judge(101) or "")
     assert "begins at 60" in (judge(50, start=60) or "")
+    assert "deletions before 60 are in its changelog no more" in (judge(50, forgotten=60) or "")
+    assert judge(60, forgotten=60) is judge(100, forgotten=101) is None
     assert judge(50, time_ms=901_000) is None  # clocks differ
     assert "hours from now: how old it is is not known" in (judge(50, time_ms=10**12) or "")
     assert judge(100, time_ms=10**12) is None

@@ -161,8 +161,10 @@ async def test_tombstones_go_a_while_after_what_they_delete() -> None:
     now[0] = 10_000
     assert (await log.compact("t")).removed == 0
     now[0] = 10_001
+    assert await log.forgotten([T0]) == {}
     assert (await log.compact("t")).removed == 1
     assert await read(log) == [(4, None)]
+    assert await log.forgotten([T0]) == {T0: 4}
     now[0] = 11_001
     assert (await log.compact("t")).removed == 1
 

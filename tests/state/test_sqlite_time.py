@@ -11,6 +11,7 @@ from state.log.batches import decode
 from state.log.protocol import DELETE_RETENTION_MS, NewRecord, Partition, Retention, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 from state.log.sqlite_time import LASTS_S
+from state.steady_clock import LOOKS
 
 CHANGES, EVENTS = Partition("changes", 0), Partition("events", 0)
 DAY_MS = 86_400_000
@@ -70,13 +71,16 @@ async def test_deletions_stay_where_a_clock_is_ahead_for_a_moment(tmp_path: Path
     await log.compact("changes")
     assert await deletions(log) == 1
     clocks.passed_s = LASTS_S + 1
+    for _ in range(LOOKS):
+        await log.expired([EVENTS])
     await log.compact("changes")
     assert await deletions(log) == 0, "that is the time by now"
+    assert await log.forgotten([CHANGES, EVENTS]) == {CHANGES: 3}
     await log.close()
 
 
-async def test_deletions_stay_where_the_clock_was_behind(tmp_path: Path, clocks: Clocks) -> None:
-    """A machine that began in 1970: what it noted was long ago a minute later."""
+async def test_deletions_that_go_too_soon_are_known_to_be_gone(tmp_path: Path, clocks: Clocks) -> None:
+    """A machine that began in 1970: what it noted was long ago a minute later. A store that has not read them is restored."""
     log = await made(tmp_path / "log.db")
     await log.close()
     clocks.ahead_ms = -20_000 * DAY_MS
@@ -86,8 +90,9 @@ async def test_deletions_stay_where_the_clock_was_behind(tmp_path: Path, clocks:
     clocks.ahead_ms = 0
     log = await open_sqlite(tmp_path / "log.db", create=False)
     await written(log)
+    assert await log.forgotten([CHANGES]) == {}
     await log.compact("changes")
-    assert await deletions(log) == 1
+    assert (await deletions(log), await log.forgotten([CHANGES])) == (0, {CHANGES: 3})
     await log.close()
 
 
@@ -97,7 +102,9 @@ async def test_retention_waits_for_a_clock_that_went_ahead_or_began_ahead(tmp_pa
     assert await log.expired([EVENTS]) == {EVENTS: 0}
     await log.close()
     log = await open_sqlite(tmp_path / "log.db", create=False)
+    await log.append({CHANGES: [NewRecord(b"c", b"1", 0)]})
     assert await log.expired([EVENTS]) == {EVENTS: 0}, "a process that began with it"
+    assert await log.expired([EVENTS], at_once=True) == {EVENTS: 1}, "an operator wants it"
     clocks.passed_s = LASTS_S + 1
     assert await log.expired([EVENTS]) == {EVENTS: 1}
     await log.close()

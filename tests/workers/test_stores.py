@@ -96,17 +96,21 @@ async def test_a_snapshot_that_is_pruned_once_it_was_read_costs_a_replay(
 HOUR_MS = 3_600_000
 
 
+@pytest.mark.parametrize("behind_ms", [0, 2 * HOUR_MS], ids=["", "clock behind"])
 @pytest.mark.parametrize("restored", [2, 3], ids=["while it was behind", "when it held all"])
-async def test_a_store_that_may_have_missed_a_deletion_begins_anew(tmp_path: Path, restored: int) -> None:
+async def test_a_store_that_may_have_missed_a_deletion_begins_anew(
+    tmp_path: Path, restored: int, behind_ms: int
+) -> None:
     """Its deletions are kept for 5 hours: a store that went on to read 4 hours ago, and last held all 6 hours ago, is not
-    to be continued; one that holds all is, however old."""
+    to be continued, also where it is said to be 4 hours old by the clock of its machine; one that holds all is, however old."""
     now = [0]
+    wrong = [0]
     log = MemoryLog(markers=False, clock_ms=lambda: now[0], delete_retention_ms=5 * HOUR_MS)
     prepared = await prepare(log, app)
     changelog = prepared.changelog(TASK, "last")
     around = replace(
         REAL,
-        wall_ms=lambda: now[0],
+        wall_ms=lambda: now[0] - wrong[0],
         open_store=lambda path, stamp, budget: RocksDbStore(path, stamp=stamp, cache=budget, clock_ms=lambda: now[0]),
     )
 
@@ -137,6 +141,7 @@ async def test_a_store_that_may_have_missed_a_deletion_begins_anew(tmp_path: Pat
     one.store.close()
     now[0] = 7 * HOUR_MS
     assert (await log.compact(changelog.topic)).removed == 1  # the deletion
+    wrong[0] = behind_ms
     one = await opened()
     assert one.position == (0 if restored < 3 else 3)
     await restore(one, 3)

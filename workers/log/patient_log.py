@@ -151,9 +151,9 @@ class Patience:
     def _unclear(self, error: OutcomeUnknown, begun: float) -> None:
         """Who asked looks what became of it, and tries again: where one try after the other ends so, as on a disk that fails, nothing else
         would end it."""
-        if begun - self._unclear_at > UNCLEAR_S:
-            self._unclear_since = begun
-        self._unclear_at = self._clock()
+        before, self._unclear_at = self._unclear_at, self._clock()
+        if begun - before > UNCLEAR_S:
+            self._unclear_since = self._unclear_at  # not since it began: the process may have been stopped in between
         if begun - self._unclear_since >= self._limit_s:
             self._give_up(error)
 
@@ -271,6 +271,9 @@ class PatientLog:
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.starts(partitions))
 
+    async def forgotten(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.forgotten(partitions))
+
     def epoch(self, partition: Partition) -> int:
         return self.inner.epoch(partition)
 
@@ -367,8 +370,8 @@ class PatientLog:
     async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
         return await self._write(lambda: self.inner.set_retention(topic, retention))
 
-    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return await self._read(lambda: self.inner.expired(partitions))
+    async def expired(self, partitions: Collection[Partition], *, at_once: bool = False) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.expired(partitions, at_once=at_once))
 
     # the group store
 

@@ -57,6 +57,7 @@ class _Changelog:
     end: int
     base: Base | None
     kept_ms: int  # for how long its compaction keeps a deletion
+    forgotten: int  # below which it keeps none
 
     def delete_retention_ms(self) -> int:
         return self.kept_ms if self.base is None else base.FOR_EVER_MS
@@ -97,15 +98,21 @@ class StoreOpener:
         partitions = [self._prepared.changelog(task, table) for table in tables]
         await self.learn(0)
         starts, ends = await self._log.starts(partitions), await self._log.ends(partitions, settled=True)
+        forgotten = await self._log.forgotten(partitions)
         bases = await self._log.metadata_of(self._prepared.app.id, base.BASE)
         opened: dict[str, Opened] = {}
         try:
             for table, partition in zip(tables, partitions, strict=True):
                 info = self._prepared.topics[partition.topic]
                 based = base.of_topic(bases, info)
-                change = _Changelog(
-                    task, table, partition, starts[partition], ends[partition], based, info.delete_retention_ms
+                bounds = (
+                    starts[partition],
+                    ends[partition],
+                    based,
+                    info.delete_retention_ms,
+                    forgotten.get(partition, 0),
                 )
+                change = _Changelog(task, table, partition, *bounds)
                 opened[table] = await self._open_table(change, _behind(opened, read))
         except BaseException:
             for one in opened.values():
@@ -153,6 +160,7 @@ class StoreOpener:
                 end=change.end,
                 delete_retention_ms=change.delete_retention_ms(),
                 now_ms=self._surroundings.wall_ms(),
+                forgotten=change.forgotten,
             )
             reason = reason or self._past.problem(store.stamp().get(history.STAMP, ""), change.partition, store.offset)
             if reason is None and store.offset:
@@ -270,6 +278,7 @@ class StoreOpener:
             end=change.end,
             delete_retention_ms=change.delete_retention_ms(),
             now_ms=self._surroundings.wall_ms(),
+            forgotten=change.forgotten,
         )
         described = scope.table(change.table)
         if described is not None:

@@ -152,6 +152,9 @@ class KafkaLog:
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.starts(partitions)
 
+    async def forgotten(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return {}
+
     def epoch(self, partition: Partition) -> int:
         return self._cluster.topics.known_epoch(partition)
 
@@ -406,6 +409,6 @@ class KafkaLog:
     async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
         return await self._cluster.topics.set_retention(topic, retention)
 
-    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def expired(self, partitions: Collection[Partition], *, at_once: bool = False) -> dict[Partition, int]:
         """The brokers remove such records in their own time."""
         return {}
