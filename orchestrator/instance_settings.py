@@ -40,6 +40,7 @@ LOG_PARTS = (
     *(
         "assignor_process",
         "candidate",
+        "clock",
         "commit",
         "coordinator",
         "fleet",

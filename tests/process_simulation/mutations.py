@@ -669,7 +669,7 @@ def an_old_snapshot_is_used(stack: ExitStack) -> None:
     original = snapshot.problem
 
     def problem(scope: Any, table: str, **facts: Any) -> str | None:
-        return original(scope, table, **{**facts, "delete_retention_ms": 1 << 40})
+        return original(scope, table, **{**facts, "delete_retention_ms": 1 << 40, "forgotten": 0})
 
     _patch(stack, snapshot, "problem", problem)
 
@@ -679,7 +679,7 @@ def an_old_store_is_used(stack: ExitStack) -> None:
     original = stores.usable
 
     def usable(offset: int, stamp: Any, **facts: Any) -> str | None:
-        return original(offset, stamp, **{**facts, "delete_retention_ms": 1 << 40})
+        return original(offset, stamp, **{**facts, "delete_retention_ms": 1 << 40, "forgotten": 0})
 
     _patch(stack, stores, "usable", usable)
 

@@ -151,6 +151,10 @@ class LogClient:
         """No other program is simulated, so nothing is asked."""
         return {}
 
+    async def forgotten(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Answered at once: it is asked between two questions that take their time."""
+        return await self._shared.forgotten(partitions)
+
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         if name in READS:
             return lambda *args, **more: self._call(name, args, more, writes=False)

@@ -72,7 +72,7 @@ class Moved(Driver):
         for row in self.rows.get(moves.SENT, ()):
             output = OutputRecord(row["key"], row["value"], row["number"], unpacked(row.get("headers")))
             self._append_all(row["topic"], row["there"], [output])
-        self._finish()
+        self._complete(self._process())
 
     def _move(self) -> tuple[TaskTimes, Stores]:
         before, app = self._before, self.app

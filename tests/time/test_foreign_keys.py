@@ -127,7 +127,7 @@ def test_an_answer_to_an_older_row_is_dropped(monkeypatch: pytest.MonkeyPatch) -
                 )
                 run(driver, task, 9)
             driver._held = False
-            driver._finish()
+            driver._complete(driver._process())
         return shop.calls
 
     assert played() == [("o1", (("bob", 1), "B"))]
