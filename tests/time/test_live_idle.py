@@ -65,11 +65,13 @@ def test_what_is_due_comes_without_a_record(console: Console) -> None:
 
 
 WRONG_CLOCK = """
+import sys
 import time
 from pathlib import Path
 
 right = time.time_ns
-time.time_ns = lambda: right() + (365 * 86_400 * 10**9 if Path("wrong").exists() else 0)
+if "pytest" not in sys.modules:
+    time.time_ns = lambda: right() + (365 * 86_400 * 10**9 if Path("wrong").exists() else 0)
 """
 
 
@@ -99,12 +101,14 @@ def test_a_clock_that_is_wrong_for_a_moment_takes_no_task_ahead(console: Console
 
 
 SWITCHED_ON = """
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 
 right = time.time_ns
-time.time_ns = lambda: right() - (0 if Path("set").exists() else 50 * 365 * 86_400 * 10**9)
+if "pytest" not in sys.modules:
+    time.time_ns = lambda: right() - (0 if Path("set").exists() else 50 * 365 * 86_400 * 10**9)
 """
 OTHERS = """
 others = app.topic("others", key=str, value=int, max_ahead=timedelta(days=1))
