@@ -1,4 +1,4 @@
-"""Options of what an app declares, that nothing else could tell to be wrong.
+"""Checks of options that an app gives for what it declares.
 
 One rule: a wrong one is named where it is declared, with what there is instead. Used by the definitions of this room.
 """

@@ -1,6 +1,6 @@
 """The time that retention and compactions of a SQLite log go by: the wall clock, where it can be believed.
 
-One rule: what they remove does not come again, so a clock that is ahead for a moment, or at the start of a process, removes nothing.
+One rule: what they remove does not come again, so a clock that is ahead for a moment, or further ahead of what was written than an hour when a process begins, removes nothing.
 Asked by state/log/sqlite.py.
 """
 

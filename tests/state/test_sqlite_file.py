@@ -10,7 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,18 @@ asyncio.run(main())
 """
 
 
+@contextmanager
+def held_open(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process has the log open, and ends in order."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLDS, str(path)], text=True, **pipes) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        yield other
+        other.stdin.write("\n")
+    assert other.returncode == 0
+
+
 async def read_all(path: Path) -> list[StoredRecord]:
     log = await open_sqlite(path, create=False)
     try:
@@ -159,18 +172,12 @@ def test_it_is_not_opened_with_an_index_that_others_do_not_share(tmp_path: Path,
     """Two processes would each put its commits where the other has its own."""
     path = tmp_path / "log.db"
     asyncio.run(with_one_record(path))
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdin is not None and other.stdout is not None
-        assert other.stdout.readline() == "open\n"
+    with held_open(path) as other:
         Path(f"{path}{ending}").unlink()
         why = f"{ending}, a part of the log .* was deleted while process {other.pid} had"
         with pytest.raises(LogUnusable, match=why):
             asyncio.run(read_all(path))
         assert not Path(f"{path}{ending}").exists(), "none was made"
-        other.stdin.write("\n")
-    assert other.returncode == 0
     assert len(asyncio.run(read_all(path))) == 1
 
 
@@ -182,15 +189,10 @@ def test_a_process_of_another_container_is_seen_too(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     asyncio.run(with_one_record(path))
     program = f"import asyncio, pathlib\nfrom state.log.sqlite import open_sqlite\nasyncio.run(open_sqlite(pathlib.Path({str(path)!r}), create=False))"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdin is not None and other.stdout is not None
-        assert other.stdout.readline() == "open\n"
+    with held_open(path):
         Path(f"{path}-shm").unlink()
         found = subprocess.run([*alone, sys.executable, "-c", program], capture_output=True, text=True)
         assert "was deleted while another process had it open" in found.stderr, found
-        other.stdin.write("\n")
     assert len(asyncio.run(read_all(path))) == 1
 
 
@@ -200,18 +202,13 @@ def test_a_log_behind_a_link_is_opened_by_several_and_its_parts_are_beside_the_f
     path, link = tmp_path / "real" / "log.db", tmp_path / "link.db"
     asyncio.run(with_one_record(path))
     link.symlink_to(path)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(link)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdin is not None and other.stdout is not None
-        assert other.stdout.readline() == "open\n"
+    with held_open(link) as other:
         assert len(asyncio.run(read_all(link))) == len(asyncio.run(read_all(path))) == 1
         Path(f"{path}-shm").unlink()
         with pytest.raises(
             LogUnusable, match=f"{path}-shm, a part of the log {link}, was deleted while process {other.pid} had"
         ):
             asyncio.run(read_all(link))
-        other.stdin.write("\n")
     assert len(asyncio.run(read_all(link))) == 1
 
 

@@ -186,9 +186,8 @@ async def begin_input(log: GroupStore, application: str, lines: Piped, reading: 
         lambda: log.metadata_of(application, UNFINISHED, settled=True)
     )  # also of a run that has just ended
     notes = sorted((msgspec.json.decode(value, type=Unfinished).at_ms, name) for name, value in kept.items())
-    for _, name in notes[
-        :-KEPT_MOST
-    ]:  # not by their age: this machine's clock may be wrong, and they are others' inputs
+    # Not by their age: this machine's clock may be wrong, and they are of other inputs.
+    for _, name in notes[:-KEPT_MOST]:
         await log.replace_metadata(application, UNFINISHED, name, kept.pop(name), None)
     for name, value in kept.items():
         one = msgspec.json.decode(value, type=Unfinished)

@@ -157,7 +157,8 @@ class Instance:
         return code
 
     def _log_given_up(self, error: LogTimedOut) -> None:
-        """No process can write to the log in one file: its workers, which only write what they have, may never notice."""
+        """The candidate cannot write to the log, a file that no process can write to then. Workers write only where there are records, and may
+        never notice."""
         if not self._stop.is_set():
             self._code = report(error)
             self._stop_all()

@@ -105,14 +105,8 @@ class StoreOpener:
             for table, partition in zip(tables, partitions, strict=True):
                 info = self._prepared.topics[partition.topic]
                 based = base.of_topic(bases, info)
-                bounds = (
-                    starts[partition],
-                    ends[partition],
-                    based,
-                    info.delete_retention_ms,
-                    forgotten.get(partition, 0),
-                )
-                change = _Changelog(task, table, partition, *bounds)
+                kept = info.delete_retention_ms, forgotten.get(partition, 0)
+                change = _Changelog(task, table, partition, starts[partition], ends[partition], based, *kept)
                 opened[table] = await self._open_table(change, _behind(opened, read))
         except BaseException:
             for one in opened.values():

@@ -45,10 +45,9 @@ class Idle:
     def _is_quiet(self, run: TaskRun, idle_s: float, now_ms: int) -> bool:
         if run.process is None or not run.process.keeps_time:
             return False
+        # Without any record there is nothing that could come due, and the first one says what time it is.
         if (time_ms := run.process.stream_time_ms) < 0 or not self._wall.is_likely(now_ms, time_ms):
-            return (
-                False  # without any record there is nothing that could come due, and the first one says what time it is
-            )
+            return False
         seen = [run.merger.read_to(*partition) for partition in run.inputs]
         if self._seen.get(run) != seen:
             self._seen[run] = seen
