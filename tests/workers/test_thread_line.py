@@ -62,17 +62,22 @@ class Group:
     def __init__(self, *says: messages.Down) -> None:
         self.first, self.second, self.third = Coordinator(1, says), Coordinator(2), Coordinator(3)
         self.lease: Lease | None = None
+        self.lease_of_second: Lease | None = None  # from the end of the first call on
         self.asked = asyncio.Event()
         self.problem = ""
         self.received: list[messages.Down | str] = []
         self.begun, self.goes_on, self.ends = asyncio.Event(), threading.Event(), threading.Event()
         self.second_call: asyncio.Event | None = None
+        self.third_call: asyncio.Event | None = None
+        self.second_ends = threading.Event()
         self.moments, self.heartbeat_s = 1, 0.05
 
     async def look(self) -> Lease | None:
         self.asked.set()
         if self.problem:
             raise LogUnavailable(self.problem)
+        if self.lease_of_second is not None and self.goes_on.is_set():
+            self.lease, self.lease_of_second = self.lease_of_second, None
         return self.lease
 
     async def is_ended(self) -> bool:
@@ -86,8 +91,8 @@ class Group:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.uplink._line._loop))  # type: ignore[arg-type]
 
     async def work(self, home: asyncio.AbstractEventLoop, place: Place, instance: str, held: bool, last: int) -> int:
-        """The worker's loop: joins, is held by a call, and by one more where there is a `second_call`, and receives messages until the last, or
-        the connection's end."""
+        """The worker's loop: joins, is held by a call, and by one or two more where there is a `second_call` or a `third_call`, and receives
+        messages until the last, or the connection's end. Before the third one it is free until the lease is looked at."""
         line = ThreadLine()
         caller = Caller(credentials(), self.heartbeat_s, lambda: "a call", Contact(home.time), instance)
         uplink = self.uplink = await line.open(place, caller)
@@ -101,6 +106,11 @@ class Group:
             for _ in range(self.moments):  # between two calls
                 await self.turn()
             home.call_soon_threadsafe(self.second_call.set)
+            if self.third_call is not None:
+                self.second_ends.wait(60)
+                looked = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.asked.wait(), home))
+                await asyncio.wait({looked, receiving}, return_when=asyncio.FIRST_COMPLETED)
+                home.call_soon_threadsafe(self.third_call.set)
             self.ends.wait(60)
             await receiving
         else:
@@ -134,6 +144,7 @@ async def working(group: Group, *, held: bool = True, last: int = 2) -> AsyncIte
             yield worker
     finally:
         group.goes_on.set()
+        group.second_ends.set()
         group.ends.set()
         for coordinator in (group.first, group.second, group.third):
             await coordinator.close()
@@ -183,6 +194,38 @@ async def test_a_loop_that_wakes_between_two_calls_is_held(moments: int) -> None
         group.ends.set()
         assert await worker == 2
         assert group.received == [messages.Welcome(1), messages.Welcome(2)]
+
+
+async def test_a_loop_that_was_not_asked_for_seconds_is_not_taken_to_have_been_free() -> None:
+    """Between two of its moments a coordinator that hangs was asked to answer; the second call came and went meanwhile."""
+    group, connected, ended = Group(), asyncio.Event(), asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await ended.wait()
+        writer.close()
+
+    group.second_call, group.third_call = asyncio.Event(), asyncio.Event()
+    async with working(group) as worker, await asyncio.start_server(hang, "127.0.0.1", 0) as hanging:
+        group.lease = None
+        await group.first.close()
+        for _ in range(2):  # the first one may be what the connection did before it ended
+            group.asked.clear()
+            await group.asked.wait()
+        group.lease_of_second = Lease("bank", 2, "i", f"127.0.0.1:{hanging.sockets[0].getsockname()[1]}", 0)
+        group.goes_on.set()
+        await group.second_call.wait()
+        await connected.wait()
+        group.leased_to(3, await group.third.open())
+        group.asked.clear()
+        group.second_ends.set()
+        await group.third_call.wait()
+        join = await group.third.joined.get()
+        assert join.status == STATUS
+        group.ends.set()
+        ended.set()
+        assert await worker == 3
+        assert group.received == [messages.Welcome(1), messages.Welcome(3)]
 
 
 async def test_a_log_that_is_away_is_asked_again() -> None:

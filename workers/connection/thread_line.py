@@ -29,6 +29,7 @@ T = TypeVar("T")
 FREE_S = 0.1  # a loop that answers so soon is free,
 FREE_FOR_S = 0.06  # and one that is for so long sees to its connection itself;
 FREE_AGAIN_S = 1.0  # so long where a call has held it: between two calls it is free for as long as a commit takes
+APART_S = 0.5  # what answers further apart have between them is not known to be free: a coordinator that hangs was asked to answer
 PAUSE_S = 0.02
 HELD_LATELY_S = 10.0
 AGAIN_S = 0.2  # candidates look at the lease about as often
@@ -138,7 +139,7 @@ class ThreadUplink:
 
     async def _is_followed(self) -> bool:
         """Whether the member has joined again, where a coordinator is now; False once the worker's loop can see to it."""
-        now, answer, free_since = asyncio.get_running_loop().time, None, None
+        now, answer, free_since, free_at = asyncio.get_running_loop().time, None, None, -math.inf
         enough_s = FREE_AGAIN_S if now() - self._held_s < HELD_LATELY_S else FREE_FOR_S
         while self._joined is not None and not self._is_over:
             answer = answer or self._asked_to_answer()
@@ -148,8 +149,9 @@ class ThreadUplink:
             except TimeoutError:
                 free_since, enough_s = None, FREE_AGAIN_S
             else:
-                answer, free_since = None, now() if free_since is None else free_since
-                if now() - free_since >= enough_s:
+                answer, before, free_at = None, free_at, now()
+                free_since = free_at if free_since is None or free_at - before > APART_S else free_since
+                if free_at - free_since >= enough_s:
                     return False
                 if enough_s == FREE_FOR_S:
                     await asyncio.sleep(PAUSE_S)
