@@ -4,7 +4,8 @@ One rule: an entry lies where the records of its key come to. What time brings a
 transaction with the time of each task. From then on an entry that does not lie right for the new count is moved, and nothing else
 happens: a deletion where it was and its value where it belongs, in one transaction, which has some thousand of them. So a process that
 ends on the way leaves an app that is refused at its start, or as it was, and the same command ends it, with what is left.
-The app is stopped and has processed its inputs; stores on disk stay, and replay what moved. What moves is found by `relocation`.
+The app is stopped and has processed its inputs, or what it has not processed lies by the new number, as where others gave an input more
+partitions; stores on disk stay, and replay what moved. What moves is found by `relocation`.
 """
 
 from __future__ import annotations
@@ -76,6 +77,15 @@ class Layout:
     def changes(self) -> list[Partition]:
         return [Partition(name, number) for name in self.changelogs for number in range(self.counts[name])]
 
+    def rekeys(self) -> set[str]:
+        return {name for name in self.inputs if self.topology.topics[name].kind == "repartition"}
+
+    def has_grown(self, to: int) -> bool:
+        """Whether inputs have `to` partitions and all else has the number of before: others than this command have given them more."""
+        by_hand = {name for name in self.inputs if self.counts[name] == to} - self.rekeys()
+        rest = {count for name, count in self.counts.items() if name not in by_hand}
+        return bool(by_hand) and len(rest) == 1 and rest != {to}
+
 
 def run(argv: list[str]) -> int:
     """Runs `orchestrator repartition`; its exit code. Raises WrongUse, RefusedBySafety."""
@@ -132,7 +142,7 @@ async def repartition(
         noted = await log.metadata(app.id, REPARTITION, "to")
         layout = await _layout(log, app)
         await _refuse(log, app, layout, to, noted)
-        before = await _before(log, app.id, layout, noted)
+        before, has_grown = await _before(log, app.id, layout, noted), layout.has_grown(to)
         facts = {"application": app.id, "from": before, "to": to, "topics": sorted(layout.counts)}
         if noted is None and before == to:
             return {**facts, "outcome": "nothing to do", "moved": 0, "entries": 0, "bytes": 0, "seconds": 0.0}
@@ -146,9 +156,8 @@ async def repartition(
                 look = partial(_moves, *given, job, layout, most_forward_ms, passes=False, is_rest=is_rest)
                 found = await in_thread(spark_, look)
                 found.close()
-                facts["refused_for"] = (
-                    await refused_for(log, app.id, layout.sources()) if noted is None else ""
-                ) or None
+                waits = noted is None and not has_grown
+                facts["refused_for"] = (await refused_for(log, app.id, layout.sources()) if waits else "") or None
                 return {**facts, "outcome": "plan", **_sizes(found), "seconds": round(monotonic_s() - begun, 2)}
             async with (
                 start_refused(log, app.id, root, "repartition"),
@@ -156,18 +165,18 @@ async def repartition(
             ):
                 await _fence(log, held.lease)
                 is_rest = noted is not None and await _moves_already(log, app.id, to)
-                if noted is None:
+                if noted is None and not has_grown:
                     await refuse_unread(log, app.id, layout.sources())
                 elif not is_rest:  # topics may have grown, and the app cannot process anything before it ends
                     await remove_forced(log, layout.inputs)
-                    await refuse_misplaced(log, url, app.id, layout.sources(), to)
+                    await refuse_misplaced(log, url, app.id, layout.sources(), to, layout.rekeys())
                 await log.ends(layout.changes(), settled=True)  # what was committed last can be read from now on
                 job = await _job(log, app, layout, before, to, is_rest=is_rest)
                 look = partial(_moves, *given, job, layout, most_forward_ms, passes=not is_rest, is_rest=is_rest)
                 found = await in_thread(spark_, look)
                 paused = monotonic_s()
                 try:
-                    if noted is None:  # what came while Spark was looking
+                    if noted is None and not has_grown:  # what came while Spark was looking
                         await refuse_unread(log, app.id, layout.sources())
                     await _carry_out(log, url, held, app, layout, job, found, note)
                 finally:
@@ -250,10 +259,11 @@ async def _refuse(log: GroupLog, app: App, layout: Layout, to: int, noted: bytes
         raise RefusedBySafety(
             f"'{app.id}' lies by {most} partitions, and partitions are never taken away; give --to more"
         )
-    if noted is None and len(set(layout.counts.values())) > 1:
+    if noted is None and len(set(layout.counts.values())) > 1 and not layout.has_grown(to):
         shown = ", ".join(f"{name} {count}" for name, count in sorted(layout.counts.items()))
         raise RefusedBySafety(
-            f"the topics of '{app.id}' have different numbers of partitions ({shown}); grow them alike first"
+            f"the topics of '{app.id}' have different numbers of partitions ({shown}); where inputs alone have grown, give their number: "
+            f"--to {most}"
         )
     local = sorted(name for name in layout.changelogs.values() if app.tables[name].local)
     if local:
@@ -342,7 +352,7 @@ async def _carry_out(
     for name in sorted(layout.counts):
         await log.grow_topic(name, job.to)
     if not await _moves_already(log, application, job.to):
-        await refuse_misplaced(log, url, application, (await _grown(log, layout)).sources(), job.to)
+        await refuse_misplaced(log, url, application, (await _grown(log, layout)).sources(), job.to, layout.rekeys())
         await _pass_time(log, held, app, layout, job, found, now_ms)
     await _move(log, held, found, now_ms)
     for name in ("to", "from", "ends"):

@@ -1,8 +1,8 @@
 """Records of inputs that are not processed when an app is repartitioned: their state is about to be elsewhere.
 
-One rule: before the topics grow there is none of them, for they lie by the number before; once topics have grown the app cannot process
-any, so those that lie by the new number stay for later, and one that does not is named. In the flow: `repartition` asks before each of its
-steps that the log would not take back.
+One rule: before the topics grow there is none of them, for they lie by the number before; once topics have grown (by this command, which
+was interrupted, or an input by others) the app cannot process any, so those that lie by the new number stay for later, and one that
+does not is named. In the flow: `repartition` asks before each of its steps that the log would not take back.
 """
 
 from __future__ import annotations
@@ -35,16 +35,27 @@ async def refused_for(log: GroupLog, application: str, sources: Sequence[Partiti
     )
 
 
-async def refuse_misplaced(log: GroupLog, url: str, application: str, sources: Sequence[Partition], to: int) -> None:
-    """Raises RefusedBySafety for a record that is not processed and does not lie by the number of partitions `to`."""
+async def refuse_misplaced(
+    log: GroupLog, url: str, application: str, sources: Sequence[Partition], to: int, own: Collection[str] = ()
+) -> None:
+    """Raises RefusedBySafety for a record that is not processed and does not lie by the number of partitions `to`. `own`: topics that the app
+    alone writes."""
     unread = await _unread(log, application, sources)
     found = await asyncio.to_thread(_misplaced, url, unread, to)
     if found is not None:
         where, offset, key = found
+        what = (
+            f"'{application}' has not processed the record at {offset} of {where}, and its key {key!r} belongs to partition "
+            f"{partition_of(key, to)} of {to}: it was sent by the number of partitions before"
+        )
+        if where.topic in own:
+            raise RefusedBySafety(
+                f"{what}, by the app itself, which ended when its inputs grew. Nothing brings it there: go on under another id, or begin anew "
+                f"with `orchestrator reset {application}`"
+            )
         raise RefusedBySafety(
-            f"the record at {offset} of {where} came since the repartition of '{application}' began, and its key {key!r} belongs to partition "
-            f"{partition_of(key, to)} of {to}: it was sent by the number of partitions before. Stop what produces so, remove what is not "
-            f"processed of '{where.topic}' (a retention, with --force), run the command again, and send it anew"
+            f"{what}. Stop what produces so, remove what is not processed of '{where.topic}' (a retention, with --force), run the command "
+            "again, and send it anew"
         )
 
 

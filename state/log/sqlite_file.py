@@ -92,6 +92,8 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
             private.make_file(path)  # SQLite gives its -wal and -shm the rights of the file
         except OSError as error:
             raise LogUnusable(f"the folder of the log {path} cannot be made: {error.strerror}") from error
+    if path.is_fifo():  # to open it waits for somebody to write
+        raise LogUnusable(f"the log {path} is a pipe: name a file")
     check_whole(path)
     uri = f"file:/{quote(str(path.absolute()).lstrip('/'))}"  # behind two slashes SQLite looks for a host
     _begin_copy(path, uri, busy_timeout_ms)

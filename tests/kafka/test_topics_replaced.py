@@ -72,6 +72,31 @@ async def test_a_worker_that_comes_back_finds_another_changelog(bank: Bank) -> N
     bank.refused(f"changelog {CHANGES} was deleted and created again since the app ran")
 
 
+async def test_an_input_that_others_give_more_partitions_ends_the_app_and_a_repartition_goes_on(bank: Bank) -> None:
+    """It went on with a warning, and counted keys where their state was not as soon as producers knew of the new partitions."""
+    fleet = bank.console.start("run", "bank:app", "--instances", "2", name="run")
+    assert bank.console("wait", "bank", "--instances", "2", "--timeout", "60s").code == 0
+    assert pay(bank, *(f"a{n}" for n in range(30))) == 0
+    counted(bank, "a29")
+    await bank.log.grow_topic("payments", 12)
+    assert await asyncio.to_thread(fleet.wait, 30) == 1, bank.console.said("run")
+    said = bank.console.said("run")
+    assert (
+        "Traceback" not in said
+        and "topic payments was given 12 partitions while the app ran, and state lies by 8" in said
+    ), said
+    bank.refused("`orchestrator repartition MODULE:APP --to` their number")
+    done = await asyncio.to_thread(bank.console, "repartition", "bank:app", "--to", "12")
+    assert done.code == 0 and "8 -> 12 partitions" in done.out, done
+    bank.console.start("run", "bank:app", "--instances", "2", name="again")
+    assert bank.console("wait", "bank", "--instances", "2", "--timeout", "60s").code == 0
+    assert pay(bank, *(f"a{n}" for n in range(30))) == 0
+    for n in range(30):
+        bank.console.until(
+            "both payments", lambda n=n: bank.console("query", "bank", "balances", f"a{n}").out == "10\n"
+        )
+
+
 PRICED = """
 from collections.abc import Mapping
 

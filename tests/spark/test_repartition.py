@@ -118,6 +118,44 @@ async def test_where_some_topics_have_grown_it_is_named(place: Place, monkeypatc
     await log.close()
 
 
+@pytest.mark.parametrize("by", [5, 2])
+async def test_an_input_that_others_have_grown_has_state_lie_so_too(place: Place, by: int) -> None:
+    """By Kafka's own tools, say. What is not processed stays where it lies by the new number; by the one before it is named."""
+    log = await begun(place)
+    before = await values(log)
+    await log.grow_topic("marks", 5)
+    with pytest.raises(AppRefused, match="`orchestrator repartition MODULE:APP --to` their number"):
+        await prepare(log, tallies.app)
+    with pytest.raises(RefusedBySafety, match=r"marks 5, tallies-sums-changelog 2\); .* give their number: --to 5"):
+        await laid_out(place, 6)
+    for n in range(20):
+        key = b"later%d" % n
+        await log.append(
+            {Partition("marks", partition_of(key, by)): [NewRecord(key, tallies.marks.value_codec.encode(n), 9_000)]}
+        )
+    assert (await laid_out(place, 5, is_plan=True))["refused_for"] is None
+    if by == 2:
+        with pytest.raises(
+            RefusedBySafety,
+            match=r"has not processed the record at \d+ of marks.* sent by the number of partitions before",
+        ):
+            await laid_out(place, 5)
+        with pytest.raises(AppRefused, match="partition counts differ"):
+            await prepare(log, tallies.app)
+        await log.close()
+        return
+    assert (await laid_out(place, 5))["outcome"] == "done"
+    after = await values(log)
+    assert {key: value for (_, key), value in after.items()} == {key: value for (_, key), value in before.items()}
+    assert all(number == partition_of(key, 5) for number, key in after)
+    prepared = await prepare(log, tallies.app)
+    assert prepared.counts() == {"marks": 5, "tallies-sums-changelog": 5, "seen": 2}
+    inputs = [Partition("marks", number) for number in range(5)]
+    positions, ends = await log.positions("tallies", inputs), await log.ends(inputs)
+    assert sum(ends[where] - positions.get(where, 0) for where in inputs) == 20, "none is passed over"
+    await log.close()
+
+
 @pytest.mark.parametrize("kind", [LogFull, LogUnavailable, OutcomeUnknown, SparkFailed])
 async def test_a_log_that_ends_it_says_that_it_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
@@ -355,7 +393,7 @@ async def test_a_record_by_the_number_before_is_named(place: Place, monkeypatch:
     at = (await log.ends([wrong]))[wrong]
     await log.append({wrong: [NewRecord(b"m1", (1).to_bytes(8, "big"), 9_000)]})
     before = await values(log)
-    with pytest.raises(RefusedBySafety, match=rf"the record at {at} of {wrong} .* belongs to partition {right} of 5"):
+    with pytest.raises(RefusedBySafety, match=rf"the record at {at} of {wrong}, .* belongs to partition {right} of 5"):
         await laid_out(place, 5)
     assert await values(log) == before
     await log.set_retention("marks", Retention(1))  # not forced: what is not processed stays

@@ -629,6 +629,14 @@ async def test_a_folder_is_no_log(tmp_path: Path) -> None:
         backup(tmp_path / "log.db", tmp_path)
 
 
+async def test_a_pipe_is_no_log(tmp_path: Path) -> None:
+    """To open it waited for somebody to write, in a thread that no signal ends."""
+    os.mkfifo(tmp_path / "log.db")
+    for create in (True, False):
+        with pytest.raises(LogUnusable, match=f"the log {tmp_path}/log.db is a pipe: name a file"):
+            await asyncio.wait_for(open_sqlite(tmp_path / "log.db", create=create), 10)
+
+
 async def test_a_path_with_two_slashes_names_no_host(tmp_path: Path) -> None:
     log = await made(Path(f"/{tmp_path}/log.db"))
     await log.append({T0: [RECORD]})

@@ -214,15 +214,32 @@ def test_growth_that_is_refused(clicks: Clicks) -> None:
     assert done.code == 3 and "payments feeds subtopology 0, whose state (balances) lies by 8 partitions" in done.err
 
 
-def test_a_topic_with_state_that_grew_behind_the_back(clicks: Clicks) -> None:
+def test_an_input_with_state_that_grew_behind_the_back(clicks: Clicks) -> None:
+    """Producers lay keys by the new number soon: the app ends, and a start is refused and names both counts."""
+    clicks.write(
+        "clicks.py", CLICKS.format(start="").replace("app.processor(by_value, totals)", "app.processor(orders, totals)")
+    )
+    fleet = clicks.run(*FAST)
+    clicks.settled({t["id"] for t in clicks.status()["tasks"]})
+    grow(clicks.folder / ".orchestrator/clicks.db", "orders", 3)
+    assert clicks.end(fleet) == 1
+    said = clicks.said("run")
+    assert (
+        "topic orders was given 3 partitions while the app ran, and state lies by 2" in said and "Traceback" not in said
+    ), said
+    done = clicks("run", "clicks:app")
+    assert done.code == 3 and "clicks-totals-changelog has 2, orders has 3" in done.err, done
+
+
+def test_a_changelog_that_grew_behind_the_back(clicks: Clicks) -> None:
     """Tasks that run go on, with one line of warning, and a coordinator is found; a start is refused and names both counts."""
     clicks.write(
         "clicks.py", CLICKS.format(start="").replace("app.processor(by_value, totals)", "app.processor(orders, totals)")
     )
     fleet = clicks.run(*FAST)
     before = clicks.settled({t["id"] for t in clicks.status()["tasks"]})
-    grow(clicks.folder / ".orchestrator/clicks.db", "orders", 3)
-    warning = "topic orders has 3 partitions now"
+    grow(clicks.folder / ".orchestrator/clicks.db", "clicks-totals-changelog", 3)
+    warning = "topic clicks-totals-changelog has 3 partitions now"
     clicks.until("a warning", lambda: warning in clicks.said("run"))
     assert clicks.grow("raw", 3).code == 0
     clicks.until("the task of a topic that may grow", lambda: len(clicks.running()) == len(before) + 1)
@@ -232,11 +249,11 @@ def test_a_topic_with_state_that_grew_behind_the_back(clicks: Clicks) -> None:
     fleet.send_signal(signal.SIGTERM)
     assert clicks.end(fleet) == 0
     done = clicks("run", "clicks:app")
-    assert done.code == 3 and "clicks-totals-changelog has 2, orders has 3" in done.err, done
+    assert done.code == 3 and "clicks-totals-changelog has 3, orders has 2" in done.err, done
 
 
 def test_a_coordinator_is_found_although_a_start_is_refused(tmp_path: Path) -> None:
-    """The instance that coordinates dies after a topic with state grew: the other one takes over its tasks, too."""
+    """The instance that coordinates dies after a changelog grew: the other one takes over its tasks, too."""
     console = Console(tmp_path / "place", "shop")
     shop = Shop(console)
     try:
@@ -244,7 +261,7 @@ def test_a_coordinator_is_found_although_a_start_is_refused(tmp_path: Path) -> N
         shop.settled(BOTH | OLD, {"i1"})
         shop.start("i2", "old")
         shop.settled(BOTH | OLD, {"i1", "i2"})
-        grow(shop.log, "orders", 3)
+        grow(shop.log, "shop-totals-changelog", 3)
         killed = shop.running.pop("i1")
         killed.kill()
         killed.wait(30)

@@ -54,6 +54,38 @@ async def test_a_log_that_is_away_takes_no_error_away(answer: str, monkeypatch: 
         assert found is error
 
 
+async def test_an_input_by_whose_number_state_lies_ends_the_worker_once_others_have_given_it_more() -> None:
+    """Producers go by the new number within minutes: keys were counted a second time, where their state was not, beside a warning alone."""
+    app = App("bank", partitions=3)
+    payments = app.topic("payments", key=str, value=int)
+    by_shop = payments.rekey("by-shop", key=str, by=lambda payment: payment.key)
+    notes = app.topic("notes", key=str, value=int)
+
+    @app.processor(by_shop, app.table("sums", key=str, value=int))
+    def add(payment: Record[str, int], sums: Table[str, int]) -> None:
+        sums[payment.key] = payment.value
+
+    @app.processor(notes, app.table("last", key=str, value=int))
+    def keep(note: Record[str, int], last: Table[str, int]) -> None:
+        last[note.key] = note.value
+
+    log = MemoryLog()
+    prepared = await prepare(log, app)
+    for name in prepared.topics:
+        await log.grow_topic(name, 5)
+    found = await log.topics(list(prepared.topics))
+    (name,) = growth.others(prepared, found)
+    assert name == "notes", "no state lies by that of payments, and this app alone writes the rest"
+    assert str(growth.others(prepared, found)[name]).startswith(
+        "'bank': topic notes was given 5 partitions while the app ran, and state lies by 3: records would be counted where"
+    )
+    assert [line.split()[1] for line in growth.ignored(prepared, found)] == sorted(
+        prepared.topics.keys() - {"notes", "payments"}
+    )
+    found["payments"] = replace(found["payments"], kind="changelog")
+    assert growth.seen_again(prepared, found).topics["payments"].partitions == 5, "an input may be compacted, too"
+
+
 async def test_a_changelog_that_is_no_longer_compacted_is_named() -> None:
     """By Kafka's tools, say: a start refuses it, and what runs went on without a word until its values were gone."""
     app = App("bank")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from state.errors import StateError
 from state.log.protocol import GroupLog, Partition, TopicInfo
+from workers.instance.allocator import give_back
 from workers.prepare import DESCRIPTION
 from workers.topic_identities import keep_seen
 
@@ -49,7 +50,8 @@ class LogUpkeep:
         while True:
             await asyncio.sleep(EVERY_S)
             try:
-                await self.round()
+                if await self.round():
+                    await asyncio.to_thread(give_back)
             except StateError as error:
                 log.info("upkeep of the log: %s", error)
 

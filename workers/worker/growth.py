@@ -1,5 +1,6 @@
 """Topics that grow while the app runs: a worker looks now and then, and goes by the new counts. It ends where one that the app
-rests on was deleted and created again: a task that moves would be restored from a changelog that is empty.
+rests on was deleted and created again: a task that moves would be restored from a changelog that is empty. And it ends where an
+input grew by whose count state lies: records would be counted where the state of their key is not.
 
 One rule: the count of a topic that decides where state lies never changes while the app runs. Everything else follows
 the log: what is sent goes to the new partitions, and the tasks that read them are reported to the group by every worker.
@@ -58,7 +59,24 @@ def others(prepared: Prepared, found: Mapping[str, TopicInfo]) -> dict[str, Orch
         or (name in whole and _of_a_global_table(name, info.topic_id, found.get(name)))
         for name, info in sorted(prepared.topics.items())
     }
-    return {name: OrchestratorError(f"'{prepared.app.id}': {reason}") for name, reason in reasons.items() if reason}
+    grown = {name: _by_another_number(prepared, info) for name, info in _grown(prepared, found).items()}
+    return {
+        name: OrchestratorError(f"'{prepared.app.id}': {reason}")
+        for name, reason in {**reasons, **grown}.items()
+        if reason
+    }
+
+
+def _by_another_number(prepared: Prepared, info: TopicInfo) -> str:
+    """An input whose count is bound: its producers lay records by the new count, as soon as they hear of it. Re-keys and changelogs are
+    written by this app alone, which keeps to what it knows."""
+    if _is_own(prepared, info.name) or info.name not in bound(prepared):
+        return ""
+    return (
+        f"topic {info.name} was given {info.partitions} partitions {WHEN}, and state lies by {prepared.topics[info.name].partitions}: records would "
+        "be counted where the state of their key is not, so none is processed from here on. `orchestrator repartition MODULE:APP "
+        f"--to {info.partitions}` has state lie so, too; `orchestrator run` goes on then"
+    )
 
 
 def _of_a_global_table(name: str, topic_id: str, info: TopicInfo | None) -> str:
@@ -93,19 +111,25 @@ def seen_again(prepared: Prepared, found: Mapping[str, TopicInfo]) -> Prepared:
 
 def bound(prepared: Prepared) -> frozenset[str]:
     """Topics whose count decides where state or a re-keyed record lies: it stays what it was."""
-    kept = {name for name, info in prepared.topics.items() if info.kind != "plain"}
+    kept = {name for name in prepared.topics if _is_own(prepared, name)}
     together = (sub.sources for sub in prepared.topology.subtopologies if sub.tables or kept.intersection(sub.sources))
     return frozenset(kept.union(*together))
 
 
+def _is_own(prepared: Prepared, name: str) -> bool:
+    """A re-key topic or changelog of the app. An input may be compacted, too."""
+    topic = prepared.topology.topics.get(name)
+    return topic is not None and topic.kind != "plain"
+
+
 def ignored(prepared: Prepared, found: Mapping[str, TopicInfo]) -> list[str]:
-    """One line for each topic that grew and must not have, or whose records the log would delete while they are needed."""
+    """One line for each topic of the app's own that grew and must not have, or whose records the log would delete while they are needed."""
     grown = [
         f"topic {name} has {info.partitions} partitions now, and '{prepared.app.id}' keeps to the "
-        f"{prepared.topics[name].partitions} by which its state lies: what is written to the others is not read, and a "
-        "start is refused; go on from a new topic, or start over under another id"
+        f"{prepared.topics[name].partitions} by which its state lies: what others write to the rest is not read, and a "
+        "start is refused; start over under another id, or with `orchestrator reset`"
         for name, info in _grown(prepared, found).items()
-        if name in bound(prepared)
+        if name in bound(prepared) and not _by_another_number(prepared, found[name])
     ]
     there = {name: topic for name, topic in sorted(prepared.topology.topics.items()) if name in found}
     losing = [fault for name, topic in there.items() if (fault := loses(topic.kind, found[name]))]
