@@ -101,6 +101,9 @@ def options(budget: Budget | None = None) -> Options:
     return chosen
 
 
+UNUSABLE = ("permission denied", "read-only file system", "not a directory", "is a directory")
+
+
 def filter_share(budget: Budget | None) -> float:
     """What a store that is opened now gets."""
     return FILTER_OF_FEW if budget is None or len(budget.buffered) < FEW_STORES else FILTER_OF_MANY
@@ -121,11 +124,11 @@ def explain(error: Exception, path: Path) -> Exception:
             f"the store {path} cannot be opened: its process has too many files open; raise the limit (`ulimit -n`, "
             f"LimitNOFILE= of systemd), or give it fewer tasks ({text})"
         )
-    if "lock" in low and ("lock hold by" in low or "/lock:" in low):
+    if "lock hold by" in low or ("/lock:" in low and "temporarily unavailable" in low):
         return DirectoryLocked(f"the store {path} is open elsewhere, in this process or another: close it there first")
     if "no space left" in low:
         return no_space(path, text)
-    if "permission denied" in low or "read-only file system" in low or "not a directory" in low:
+    if any(reason in low for reason in UNUSABLE):
         return DirectoryUnusable(f"the store {path} may not be written: check its folder ({text})")
     return StoreDamaged(f"the store {path} cannot be read: wipe it and restore it from its changelog ({text})")
 

@@ -270,3 +270,28 @@ def test_state_that_is_damaged_gone_or_of_another_log(console: Console) -> None:
     console.pay(("ann", 1))
     assert balances(console) == ["1", "", ""], "a new log has a new id: what lies on disk must not be counted in"
     assert "it is wiped and restored" in console.said("run")[before:]
+
+
+def test_what_lies_where_a_store_belongs_is_named_and_the_task_goes_on_once_it_is_moved_away(console: Console) -> None:
+    """Of a file it was said, again and again, that the task is restored from the log; of a folder called LOCK nothing was."""
+    fleet = console.run(*FAST)
+    console.pay(("ann", 5), ("bob", 7), ("cyd", 9))
+    assert balances(console) == ["5", "7", "9"]
+    stop(console, fleet)
+    in_the_way = []
+    for table in sorted((console.folder / ".orchestrator/state/bank/i1").glob("*/balances"))[:4]:
+        shutil.rmtree(table)
+        table.write_text("") if len(in_the_way) % 2 else (table / "LOCK").mkdir(parents=True)
+        in_the_way.append(table)
+    before = len(console.said("run"))
+    fleet = console.start("run", "bank:app", *FAST, name="run")
+    for table in in_the_way:
+        console.until(f"a line on {table}", lambda table=table: str(table) in console.said("run")[before:])
+    said = console.said("run")[before:]
+    assert said.count("it is tried again") >= 4 and "restored from the log" not in said and "Traceback" not in said, (
+        said
+    )
+    for table in in_the_way:
+        table.rename(table.with_name("away"))
+    console.until("all balances", lambda: balances(console) == ["5", "7", "9"])
+    stop(console, fleet)

@@ -209,3 +209,36 @@ def test_a_folder_removed_by_somebody_comes_back_with_the_lock(directory: StateD
     shutil.rmtree(directory.path)
     directory.lock("0_3").release()
     assert directory.task("0_3").exists()
+
+
+OPENED = """
+import sys
+from pathlib import Path
+from state.store.rocksdb import RocksDbStore
+store = RocksDbStore(Path(sys.argv[1]), stamp={})
+print("opened", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_store_that_is_open_elsewhere_is_locked_and_nothing_else_is(tmp_path: Path) -> None:
+    """A lock that cannot be taken for another reason was waited for, without a line and without an end."""
+    path = tmp_path / "t"
+    store = RocksDbStore(path, stamp={})
+    with pytest.raises(DirectoryLocked, match="is open elsewhere"):
+        RocksDbStore(path, stamp={})
+    store.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", OPENED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "opened\n"
+        with pytest.raises(DirectoryLocked, match="is open elsewhere"):
+            RocksDbStore(path, stamp={})
+        holder.communicate()
+    (path / "LOCK").chmod(0)
+    with as_any_user(), pytest.raises(DirectoryUnusable, match=r"check its folder.*LOCK: Permission denied"):
+        RocksDbStore(path, stamp={})
+    (path / "LOCK").unlink()
+    (path / "LOCK").mkdir()
+    with pytest.raises(DirectoryUnusable, match=r"check its folder.*LOCK: Is a directory"):
+        RocksDbStore(path, stamp={})

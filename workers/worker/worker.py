@@ -181,7 +181,8 @@ class Worker:
         if isinstance(error, StoreDeleted):
             self.deleted.add(run)
         else:
-            log.error("%s: %s; it is restored from the log", run.id, error)
+            goes_on = "tried again" if isinstance(error, DirectoryUnusable) else "restored from the log"
+            log.error("%s: %s; it is %s", run.id, error, goes_on)
         self.measures.add(ERRORS, 1, "state")
         run.is_damaged = run.is_damaged or (isinstance(error, StoreDamaged) and not isinstance(error, StoreDeleted))
         self.given_up(run)
