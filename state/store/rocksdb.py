@@ -101,7 +101,7 @@ def options(budget: Budget | None = None) -> Options:
     return chosen
 
 
-UNUSABLE = ("permission denied", "read-only file system", "not a directory", "is a directory")
+UNUSABLE = ("permission denied", "read-only file system", "not a directory")
 
 
 def filter_share(budget: Budget | None) -> float:
@@ -128,7 +128,7 @@ def explain(error: Exception, path: Path) -> Exception:
         return DirectoryLocked(f"the store {path} is open elsewhere, in this process or another: close it there first")
     if "no space left" in low:
         return no_space(path, text)
-    if any(reason in low for reason in UNUSABLE):
+    if "/lock:" in low or any(reason in low for reason in UNUSABLE):
         return DirectoryUnusable(f"the store {path} may not be written: check its folder ({text})")
     return StoreDamaged(f"the store {path} cannot be read: wipe it and restore it from its changelog ({text})")
 
