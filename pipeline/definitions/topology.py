@@ -170,7 +170,7 @@ def _advice(fixed: Mapping[str, int], existing: Mapping[str, int]) -> str:
         return "give its topics equal counts, or rekey one of them"
     return (
         "where a key belongs is decided by the count, so a topic must not grow once there is state: where inputs have grown, "
-        "`orchestrator repartition MODULE:APP --to` their number has state lie so, too; else go on from a new topic with equal counts, rekey one "
+        "`orchestrator repartition MODULE:APP --to` their number moves the state; else go on from a new topic with equal counts, rekey one "
         "of them, or start over (`orchestrator reset`, or another id)"
     )
 

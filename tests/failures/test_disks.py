@@ -273,7 +273,7 @@ def test_state_that_is_damaged_gone_or_of_another_log(console: Console) -> None:
 
 
 def test_what_lies_where_a_store_belongs_is_named_and_the_task_goes_on_once_it_is_moved_away(console: Console) -> None:
-    """Of a file it was said, again and again, that the task is restored from the log; of a folder called LOCK nothing was."""
+    """A file there had a line, again and again, that the task is restored from the log; a folder called LOCK had none."""
     fleet = console.run(*FAST)
     console.pay(("ann", 5), ("bob", 7), ("cyd", 9))
     assert balances(console) == ["5", "7", "9"]

@@ -119,7 +119,7 @@ async def test_where_some_topics_have_grown_it_is_named(place: Place, monkeypatc
 
 
 @pytest.mark.parametrize("by", [5, 2])
-async def test_an_input_that_others_have_grown_has_state_lie_so_too(place: Place, by: int) -> None:
+async def test_state_moves_to_the_number_of_an_input_that_others_have_grown(place: Place, by: int) -> None:
     """By Kafka's own tools, say. What is not processed stays where it lies by the new number; by the one before it is named."""
     log = await begun(place)
     before = await values(log)

@@ -75,7 +75,7 @@ def _by_another_number(prepared: Prepared, info: TopicInfo) -> str:
     return (
         f"topic {info.name} was given {info.partitions} partitions {WHEN}, and state lies by {prepared.topics[info.name].partitions}: records would "
         "be counted where the state of their key is not, so none is processed from here on. `orchestrator repartition MODULE:APP "
-        f"--to {info.partitions}` has state lie so, too; `orchestrator run` goes on then"
+        f"--to {info.partitions}` moves the state to where it belongs by that number; start the app then"
     )
 
 
