@@ -25,6 +25,7 @@ class Then(Enum):
     TOO_LARGE = "the batch is larger than its topic takes"
     INVALID = "the topic cannot hold such a record"
     TIME = "the topic takes no record of such a time, by its message.timestamp.after.max.ms or before.max.ms"
+    GROWN = "the topic has as many partitions already, or more"
     DENIED = "the user may not"
     FAIL = "refused for good"
 
@@ -76,7 +77,7 @@ _TABLE: dict[int, tuple[str, Then]] = {
     32: ("INVALID_TIMESTAMP", Then.TIME),
     35: ("UNSUPPORTED_VERSION", Then.FAIL),
     36: ("TOPIC_ALREADY_EXISTS", Then.FAIL),
-    37: ("INVALID_PARTITIONS", Then.FAIL),
+    37: ("INVALID_PARTITIONS", Then.GROWN),
     38: ("INVALID_REPLICATION_FACTOR", Then.FAIL),
     40: ("INVALID_CONFIG", Then.FAIL),
     41: ("NOT_CONTROLLER", Then.LEADER),

@@ -286,8 +286,7 @@ class Topics:
         if found is None:
             kept = as_settings(spec.retention) if spec.retention != FOR_EVER else {}  # else as the brokers have it
             chosen = {**self._settings, **SETTINGS[spec.kind], **kept, **(settings or {})}
-            inside = self.names.inside(spec.name)
-            topic: Any = (inside, spec.partitions, self._replication, [], list(chosen.items()))
+            topic: Any = (self.names.inside(spec.name), spec.partitions, self._replication, [], list(chosen.items()))
             request = CreateTopicsRequest_v4([topic], _TIMEOUT_MS, False)
             await self._change(
                 f"creating topic {spec.name}", request, lambda answer: answer.topic_errors, rights.CREATE
@@ -303,9 +302,11 @@ class Topics:
         request = CreatePartitionsRequest_v1([(self.names.inside(name), (partitions, None))], _TIMEOUT_MS, False)
         try:
             await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors, rights.ALTER)
-        except KafkaRefused:  # by another that has grown it since it was looked at
-            if checks.growth((await self.infos([name])).get(name), name, partitions).partitions != partitions:
+        except KafkaRefused as error:
+            if error.then is not Then.GROWN:
                 raise
+            # Another has grown it since it was looked at, which brokers may show later than their controller knows it.
+            return checks.growth(await self._shown(name, partitions), name, partitions)
         return await self._shown(name, partitions)
 
     async def set_retention(self, name: str, retention: Retention) -> TopicInfo:
@@ -367,8 +368,7 @@ class Topics:
         return (await self.infos([name]))[name]
 
     async def _until(self, what: str, ask: Any, there: Callable[[Any], bool]) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _SHOWN_WITHIN_S
+        deadline = (loop := asyncio.get_running_loop()).time() + _SHOWN_WITHIN_S
         while not there(await ask()):
             if loop.time() > deadline:
                 raise LogBusy(f"waited {_SHOWN_WITHIN_S:.0f} s for {what}: look at the brokers, and try again")
