@@ -248,8 +248,14 @@ class _clear:
             errno.EROFS: "is on a read-only disk: choose another with --state-dir",
             errno.ENOTDIR: "is not a folder: a file has that name",
             errno.EEXIST: "is not a folder: a file has that name",
+            errno.EMFILE: "cannot be used: its process has too many files open; raise the limit (`ulimit -n`)",
         }.get(error.errno or 0, f"cannot be used: {error.strerror or error}")
-        kind_of = DirectoryFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else DirectoryUnusable
+        kind_of = {
+            errno.ENOSPC: DirectoryFull,
+            errno.EDQUOT: DirectoryFull,
+            errno.EMFILE: TooManyFiles,
+            errno.ENFILE: TooManyFiles,
+        }.get(error.errno or 0, DirectoryUnusable)
         raise kind_of(f"the state folder {self._path} {reason}") from error
 
 
@@ -262,8 +268,14 @@ def _piece(name: str, what: str) -> str:
 
 
 def _tables(task: Path) -> list[Path]:
-    """Raises PermissionError."""
-    return sorted(path for path in task.iterdir() if path.is_dir()) if task.is_dir() else []
+    """Raises PermissionError where it may not be looked into, DirectoryUnusable where that cannot be said."""
+    try:
+        return sorted(path for path in task.iterdir() if path.is_dir()) if task.is_dir() else []
+    except PermissionError:
+        raise
+    except OSError:
+        with _clear(task):
+            raise
 
 
 def _may_have_tables(task: Path) -> bool:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from orchestrator.clocks import wall_ms
 from state.directory import StateDirectory
-from state.errors import DirectoryLocked, DirectoryUnusable
+from state.errors import DirectoryLocked, DirectoryUnusable, TooManyFiles
 from state.store.rocksdb import RocksDbStore
 from tests.state.permissions import as_any_user
 
 STAMP = {"log_id": "l", "topic_id": "t"}
 HOLD = """
 import sys
+from contextlib import suppress
 from pathlib import Path
 from state.directory import StateDirectory
 lock = StateDirectory(Path(sys.argv[1]), "app", "i-1").lock("0_3")
@@ -213,6 +216,7 @@ def test_a_folder_removed_by_somebody_comes_back_with_the_lock(directory: StateD
 
 OPENED = """
 import sys
+from contextlib import suppress
 from pathlib import Path
 from state.store.rocksdb import RocksDbStore
 store = RocksDbStore(Path(sys.argv[1]), stamp={})
@@ -242,3 +246,25 @@ def test_a_store_that_is_open_elsewhere_is_locked_and_nothing_else_is(tmp_path: 
     (path / "LOCK").mkdir()
     with pytest.raises(DirectoryUnusable, match=r"check its folder.*LOCK: Is a directory"):
         RocksDbStore(path, stamp={})
+
+
+def test_what_cannot_be_looked_at_for_too_many_files_is_refused_and_not_taken_for_nothing(
+    directory: StateDirectory,
+) -> None:
+    """It was an error of Python's, in a task of the worker that nothing waits for: a traceback."""
+    fill(directory, "0_0", "t", 7)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for look in (directory.tasks, lambda: directory.tables("0_0"), lambda: directory.lock("0_1")):
+            with pytest.raises(TooManyFiles, match="has too many files open; raise the limit"):
+                look()
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert directory.tasks() == ["0_0"] and list(directory.tables("0_0")) == ["t"]
