@@ -174,5 +174,11 @@ class BaseMissing(StateError):
     exit_code = 3
 
 
+class ChangelogCut(StateError):
+    """What a changelog began with was deleted by others, so that nothing is restored from it; nothing was written or wiped."""
+
+    exit_code = 3
+
+
 class SnapshotUnusable(StateError):
     """A snapshot is incomplete, damaged, or belongs to another log, topic or number of partitions."""

@@ -41,7 +41,7 @@ from pipeline.spark.task_times import TaskTimes
 from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread, refused_for, remove_forced
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
-from state.log import base
+from state.log import base, cut_changelogs
 from state.log.group_store import AppMetadata, Lease
 from state.log.protocol import GroupLog, Intended, NewRecord, Partition, Parts
 from workers.commands.cluster import LOCAL, Cluster, add_cluster, cluster_of
@@ -276,6 +276,7 @@ async def _refuse(log: GroupLog, app: App, layout: Layout, to: int, noted: bytes
         raise RefusedBySafety(
             f"the changelogs of '{app.id}' go on from a snapshot (backfill --snapshot-only), which has other tasks"
         )
+    await cut_changelogs.refuse(log, app.id, topics.values(), f"a repartition of '{app.id}' makes its tables anew")
     for other, kept in (await log.metadata_of_all(DESCRIPTION, "app")).items():
         for topic in layout.inputs if other != app.id else ():
             if (problem := refusal(json.loads(kept), topic)) is not None:

@@ -34,7 +34,7 @@ from pipeline.spark.session import absolute_log, failure
 from pipeline.spark.source import ship_ours
 from state import history, manifest, snapshot
 from state.errors import SnapshotUnusable
-from state.log import base
+from state.log import base, cut_changelogs
 from state.log.base import Base
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from state.manifest import FileSum, ScopeManifest, SnapshotManifest, TableManifest
@@ -187,7 +187,9 @@ async def _job(log: GroupLog, application: str, url: str, root: Path) -> tuple[S
     past = await history.read(log, application)
     kept = await log.metadata_of(application, base.BASE)
     bases = {name: base.of_topic(kept, info) for name, info in topics.items()}
-    found = _Earlier(root, application, log.log_id, topics, past, bases, now_ms, await log.forgotten(parts))
+    cut = await log.metadata_of(application, cut_changelogs.STARTS)
+    taken = {name: cut_changelogs.taken(cut, info) for name, info in topics.items()}
+    found = _Earlier(root, application, log.log_id, topics, past, bases, now_ms, await log.forgotten(parts), taken)
     scopes: dict[tuple[int, int], list[TableJob]] = {}
     for table, facts in sorted(tables.items()):
         info = topics.get(facts["changelog_topic"])
@@ -215,8 +217,9 @@ class _Earlier:
         bases: Mapping[str, Base | None],
         now_ms: int,
         forgotten: Mapping[Partition, int],
+        taken: Mapping[str, Mapping[int, int]],
     ) -> None:
-        self._forgotten = forgotten
+        self._application, self._forgotten, self._taken = application, forgotten, taken
         self._root, self._log_id, self._topics = root, log_id, topics
         self._past, self._bases, self._now_ms = past, bases, now_ms
         named = next((one.snapshot for one in bases.values() if one is not None), "")
@@ -224,7 +227,7 @@ class _Earlier:
         self._fitting = manifest.fitting(root, application, log_id, counts, base=named) if root.is_dir() else []
 
     def table(self, scope: str, table: str, where: Partition, start: int, end: int) -> TableJob:
-        """From where its changelog is read, and behind what. Raises BaseMissing."""
+        """From where its changelog is read, and behind what. Raises BaseMissing, ChangelogCut."""
         info, based = self._topics[where.topic], self._bases[where.topic]
         why = f"it is not in {self._root}"
         for one in self._fitting:
@@ -239,6 +242,9 @@ class _Earlier:
             return TableJob(table, info.name, info.topic_id, described.offset, end, one.snapshot)
         if based is not None:
             raise base.missing(f"the changelog {where}", based, why, self._root)
+        if start > self._taken[info.name].get(where.number, 0):
+            who = f"a snapshot of '{self._application}' has its tables"
+            raise cut_changelogs.refused(self._application, where, start, who)
         return TableJob(table, info.name, info.topic_id, start, end)
 
     def _described(

@@ -8,8 +8,9 @@ import json
 
 import pytest
 
-from state.log.protocol import TopicSpec
+from state.log.protocol import Partition, TopicSpec
 from tests.kafka.test_refusals import CHANGES, Bank, bank
+from tests.kafka.test_refused_batches import set_
 
 __all__ = ["bank"]
 pytestmark = [pytest.mark.kafka, pytest.mark.processes]
@@ -70,6 +71,47 @@ async def test_a_worker_that_comes_back_finds_another_changelog(bank: Bank) -> N
     assert await bank.log.topics([CHANGES]) == {}
     await bank.log.create_topic(TopicSpec(CHANGES, 8, "changelog"))
     bank.refused(f"changelog {CHANGES} was deleted and created again since the app ran")
+
+
+async def emptied(bank: Bank) -> None:
+    """Of all that the changelog held, as by a cleanup.policy of delete for a while; it is compacted again behind that."""
+    kept = {"cleanup_policy": "compact", "segment_ms": "604800000"}
+    await set_(bank.place, CHANGES, **{**kept, "cleanup_policy": "compact,delete"})
+    changes = [Partition(CHANGES, number) for number in range(8)]
+    await bank.log.trim(await bank.log.ends(changes, settled=True))
+    await set_(bank.place, CHANGES, **kept)
+    assert (await bank.log.topics([CHANGES]))[CHANGES].kind == "changelog"
+    assert sum((await bank.log.starts(changes)).values()) > 0
+
+
+async def test_a_changelog_that_was_emptied_wipes_no_store_and_fills_none(bank: Bank) -> None:
+    """Each store stood a marker before where its changelog began then: it was wiped, and the tables went on with nothing. A
+    scale-up restored from what was left, and took tasks from the owner that had all."""
+    fleet = bank.console.start("run", "bank:app", "--log-level", "WARNING", name="run")
+    assert bank.console("wait", "bank", "--instances", "1", "--timeout", "60s").code == 0
+    assert pay(bank, *(f"a{n}" for n in range(30))) == 0
+    bank.console.until(
+        "all payments", lambda: len(bank.console("table", "scan", "bank", "balances").out.splitlines()) == 30
+    )
+    await emptied(bank)
+    grown = bank.console("scale-up", "bank", "--by", "1", "--wait", "--timeout", "12s")
+    assert grown.code == 4, grown
+    assert f"changelog {CHANGES}-" in bank.console.said("run") and "no store lies here" in bank.console.said("run")
+    assert len(bank.console("table", "scan", "bank", "balances").out.splitlines()) == 30
+    fleet.terminate()
+    assert await asyncio.to_thread(fleet.wait, 30) in (0, 143)
+    refused = bank.console("repartition", "bank:app", "--to", "12")
+    assert refused.code == 3 and f"changelog {CHANGES}-0 begins at" in refused.err, refused
+
+    again = bank.console.start("run", "bank:app", name="again")
+    bank.console.until("a line", lambda: f"topics accept bank {CHANGES}`" in bank.console.said("again"))
+    again.terminate()
+    await asyncio.to_thread(again.wait, 30)
+    assert bank.console("topics", "accept", "bank", CHANGES).code == 0
+    bank.console.start("run", "bank:app", name="taken")
+    assert pay(bank, *(f"a{n}" for n in range(30))) == 0
+    for n in range(30):
+        bank.console.until("both", lambda n=n: bank.console("query", "bank", "balances", f"a{n}").out == "10\n")
 
 
 async def test_an_input_that_others_give_more_partitions_ends_the_app_and_a_repartition_goes_on(bank: Bank) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from orchestrator.errors import RefusedBySafety
 from state.clocks import wall_ms
+from state.log import cut_changelogs
 from state.log.base import BASE
 from state.log.protocol import GroupLog, Partition, Retention, TopicInfo
 from workers.commands.produce_input import UNFINISHED
@@ -51,9 +52,11 @@ async def planned(source: GroupLog, target: GroupLog | None, application: str) -
     """Raises RefusedBySafety where it cannot be copied; `target` is None where there is none yet."""
     found = await source.metadata(application, DESCRIPTION, "app")
     described = json.loads(found or b"{}")
-    names = {table["changelog_topic"] for table in described["tables"].values()} | set(described["topics"])
-    infos = await source.topics(sorted(names))
+    changelogs = {table["changelog_topic"] for table in described["tables"].values()}
+    infos = await source.topics(sorted(changelogs | set(described["topics"])))
     await _refuse_bases(source, application, infos)
+    of_tables = [info for name, info in infos.items() if name in changelogs]
+    await cut_changelogs.refuse(source, application, of_tables, f"a copy of '{application}' has its tables")
     if target is not None:
         await _refuse_topics(source, target, application, infos)
     topics = [

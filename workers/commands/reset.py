@@ -26,6 +26,7 @@ from state.directory import StateDirectory
 from state.errors import DirectoryLocked, UnknownTopic
 from state.history import HISTORY
 from state.log.base import BASE
+from state.log.cut_changelogs import STARTS
 from state.log.group_store import GroupStore, Lease
 from state.log.protocol import GroupLog, Intended, Partition
 from workers.commands.run import state_dir
@@ -47,6 +48,7 @@ FORGOTTEN = (
     SEEN,
     TAKEN,
     TOPIC_IDS,
+    STARTS,
     NUMBERING,
     DESCRIPTION,
 )  # what the application knew of itself; its secret stays

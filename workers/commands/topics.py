@@ -91,7 +91,8 @@ def grow(argv: list[str]) -> int:
 def accept(argv: list[str]) -> int:
     """Runs `orchestrator topics accept`; its exit code. Raises WrongUse."""
     parser = Parser(
-        "topics accept", "Let an app go on with a topic that was deleted and created again, or lost its positions."
+        "topics accept",
+        "Let an app go on with a topic that was deleted and created again, or lost positions or what a changelog began with.",
     )
     parser.add_argument("app", metavar="APP")
     parser.add_argument("topic", metavar="TOPIC")

@@ -1,7 +1,8 @@
 """Opening the stores of a task: what is on disk if it may be trusted, else the newest snapshot, else empty.
 
 One rule: a store that is damaged, foreign or too old costs a restore and a message, never an answer. A changelog that
-goes on from a base (`state.log.base`) is replayed behind a snapshot only; without one the task is not opened at all.
+goes on from a base (`state.log.base`) is replayed behind a snapshot only; without one the task is not opened at all, and neither
+is one whose changelog lost its beginning to others (`state.log.cut_changelogs`): then what lies on disk stays.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +20,9 @@ from pipeline.errors import PipelineError
 from state import history, manifest, snapshot
 from state.changelog import LEADER_EPOCH, PARTITION, misplaced, usable
 from state.directory import StateDirectory
-from state.errors import SnapshotUnusable, StateError, StoreDamaged, StoreDeleted
+from state.errors import ChangelogCut, SnapshotUnusable, StateError, StoreDamaged, StoreDeleted
 from state.history import History
-from state.log import base
+from state.log import base, cut_changelogs
 from state.log.base import Base
 from state.log.protocol import GroupLog, Partition
 from state.manifest import SnapshotManifest, TableManifest
@@ -58,9 +60,14 @@ class _Changelog:
     base: Base | None
     kept_ms: int  # for how long its compaction keeps a deletion
     forgotten: int  # below which it keeps none
+    taken: int  # the beginning with which an operator took it as it is
 
     def delete_retention_ms(self) -> int:
         return self.kept_ms if self.base is None else base.FOR_EVER_MS
+
+    def is_cut(self) -> bool:
+        """Whether entries are gone that are nowhere else, and nobody has said that this may be so."""
+        return self.base is None and self.start > self.taken
 
 
 class StoreOpener:
@@ -93,19 +100,23 @@ class StoreOpener:
     async def open(self, task: TaskId, read: OnRead | None = None) -> dict[str, Opened]:
         """All tables of a task. The caller holds the task's lock. `read` is called with every piece that is read of a
         snapshot: its bytes, and the position that they lead to; the next piece is read when it returns. Raises BaseMissing,
-        with nothing left behind."""
+        with nothing left behind, and ChangelogCut."""
         tables = self._prepared.subtopology(task).tables
         partitions = [self._prepared.changelog(task, table) for table in tables]
         await self.learn(0)
         starts, ends = await self._log.starts(partitions), await self._log.ends(partitions, settled=True)
         forgotten = await self._log.forgotten(partitions)
         bases = await self._log.metadata_of(self._prepared.app.id, base.BASE)
+        cut: Mapping[str, bytes] = {}
+        if any(starts.values()):
+            cut = await self._log.metadata_of(self._prepared.app.id, cut_changelogs.STARTS)
         opened: dict[str, Opened] = {}
         try:
             for table, partition in zip(tables, partitions, strict=True):
                 info = self._prepared.topics[partition.topic]
                 based = base.of_topic(bases, info)
-                kept = info.delete_retention_ms, forgotten.get(partition, 0)
+                taken = cut_changelogs.taken(cut, info).get(partition.number, 0)
+                kept = info.delete_retention_ms, forgotten.get(partition, 0), taken
                 change = _Changelog(task, table, partition, starts[partition], ends[partition], based, *kept)
                 opened[table] = await self._open_table(change, _behind(opened, read))
         except BaseException:
@@ -117,7 +128,10 @@ class StoreOpener:
     async def _open_table(self, change: _Changelog, read: OnRead | None) -> Opened:
         store = await asyncio.to_thread(self._from_disk, change)
         if (reason := await self._cut_off(store, change)) is not None:
-            store = await asyncio.to_thread(self._anew, store, change, reason)
+            store = await asyncio.to_thread(self._instead, store, change, reason)
+        elif 0 < store.offset < change.start:
+            self._say_gone(change, f"between {store.offset} and there")
+            await asyncio.to_thread(store.write, {}, change.start, is_whole=False)
         if store.offset > 0:
             return Opened(store, change.partition, "disk", store.offset)
         try:
@@ -130,11 +144,11 @@ class StoreOpener:
             raise
         if is_filled:
             return Opened(store, change.partition, "snapshot", store.offset, why)
+        if change.is_cut():
+            await asyncio.to_thread(self._give_back, store, change)
+            raise self._refused(change, "no store lies here")
         if change.start > 0:
-            log.warning(
-                "%s, table %s: its changelog %s begins at %d; what was removed before that is missing",
-                *(change.task, change.table, change.partition, change.start),
-            )
+            self._say_gone(change, "before that")
             await asyncio.to_thread(store.write, {}, change.start, is_whole=False)
         return Opened(store, change.partition, "empty", store.offset, why)
 
@@ -150,7 +164,7 @@ class StoreOpener:
                 store.stamp(),
                 log_id=self._log.log_id,
                 topic_id=self._topic_id(change),
-                start=change.start,
+                start=change.start if change.base is not None or change.is_cut() else 0,  # else that was taken as it is
                 end=change.end,
                 delete_retention_ms=change.delete_retention_ms(),
                 now_ms=self._surroundings.wall_ms(),
@@ -166,10 +180,28 @@ class StoreOpener:
         except StoreDamaged as error:
             reason = str(error)
         if reason is not None:
-            return self._anew(store, change, reason)
+            return self._instead(store, change, reason)
         assert store is not None
         self._mark(store, change)
         return store
+
+    def _instead(self, store: Store | None, change: _Changelog, reason: str) -> Store:
+        """An empty store in place of one that may not be trusted, where it can be filled. Raises ChangelogCut, with that one as it is."""
+        if change.is_cut() and not self._has_snapshot(change):
+            if store is not None:
+                store.close()
+            raise self._refused(change, f"the store cannot be used ({reason})")
+        return self._anew(store, change, reason)
+
+    def _refused(self, change: _Changelog, why: str) -> ChangelogCut:
+        who = f"table {change.table}, of which {why}"
+        return cut_changelogs.refused(self._prepared.app.id, change.partition, change.start, who)
+
+    def _say_gone(self, change: _Changelog, where: str) -> None:
+        log.warning(
+            "%s, table %s: its changelog %s begins at %d; what was removed %s is missing",
+            *(change.task, change.table, change.partition, change.start, where),
+        )
 
     def _anew(self, store: Store | None, change: _Changelog, reason: str, level: int = logging.WARNING) -> Store:
         """An empty store in place of this one."""
@@ -259,6 +291,15 @@ class StoreOpener:
             if read is not None:
                 await read(piece.bytes, int(described.offset * piece.share))
         await asyncio.to_thread(snapshot.take, store, folder, described)
+
+    def _has_snapshot(self, change: _Changelog) -> bool:
+        if self._snapshots is None:
+            return False
+        for found in self._candidates(self._snapshots, change):
+            with suppress(SnapshotUnusable):
+                self._described(self._snapshots, change, found)
+                return True
+        return False
 
     def _described(self, root: Path, change: _Changelog, found: SnapshotManifest) -> TableManifest:
         """What a snapshot has of the table. Raises SnapshotUnusable where it may not be used for this changelog."""

@@ -20,7 +20,7 @@ from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
 from state.directory import StateDirectory, TaskLock
-from state.errors import BaseMissing, DirectoryLocked, DirectoryUnusable, StateError
+from state.errors import BaseMissing, ChangelogCut, DirectoryLocked, DirectoryUnusable, StateError
 from state.log.protocol import Partition
 from workers.calls.blame import Caution
 from workers.journal import Journal
@@ -184,7 +184,7 @@ class TaskRun:
             self.stores = await self.worker.opener.open(self.id, read)
         except DirectoryLocked:
             self._unlock()
-        except DirectoryUnusable:
+        except (DirectoryUnusable, ChangelogCut):
             await wait_for_capacity(lambda: self.closing or self.release_wanted)
             raise
         return self._lock is not None

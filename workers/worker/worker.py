@@ -18,7 +18,7 @@ from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
 from orchestrator.model import Ending, MemberStatus, Role, TaskId
 from state import history
-from state.errors import DirectoryUnusable, LogReplaced, StateError, StoreDamaged, StoreDeleted
+from state.errors import ChangelogCut, DirectoryUnusable, LogReplaced, StateError, StoreDamaged, StoreDeleted
 from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
@@ -181,7 +181,7 @@ class Worker:
         if isinstance(error, StoreDeleted):
             self.deleted.add(run)
         else:
-            goes_on = "tried again" if isinstance(error, DirectoryUnusable) else "restored from the log"
+            goes_on = "tried again" if isinstance(error, DirectoryUnusable | ChangelogCut) else "restored from the log"
             log.error("%s: %s; it is %s", run.id, error, goes_on)
         self.measures.add(ERRORS, 1, "state")
         run.is_damaged = run.is_damaged or (isinstance(error, StoreDamaged) and not isinstance(error, StoreDeleted))

@@ -1,0 +1,75 @@
+"""Changelogs that begin behind what others deleted: Kafka's `delete-records`, or a `cleanup.policy` of delete for a while.
+
+One rule: nothing of this software removes what a changelog begins with, so a table that is restored from one which begins
+later lacks values while its task goes on behind what it had counted. No store is made from it, and none that stands before
+its beginning is wiped, until an operator takes it as it is (`orchestrator topics accept`). What was taken is kept as metadata
+of kind STARTS under the name of the topic. A changelog with a base (base.py) is another case: what is missing is in a snapshot.
+Used where stores are opened, and by whatever makes state of changelogs: snapshots, `repartition`, `log copy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from state.errors import ChangelogCut, StateError
+from state.log.base import BASE, of_topic
+from state.log.group_store import MetadataKind
+from state.log.protocol import GroupLog, Partition, TopicInfo
+
+STARTS = MetadataKind("changelog-starts")
+_NONE: Mapping[int, int] = {}
+
+
+class _Taken(msgspec.Struct, frozen=True):
+    """With which beginnings, by partition, the topic of this id was taken as it is."""
+
+    topic_id: str
+    starts: dict[int, int]
+
+
+def taken(metadata: Mapping[str, bytes], topic: TopicInfo) -> Mapping[int, int]:
+    """The beginnings with which this topic was taken as it is, by partition; `metadata` is of kind STARTS. Raises StateError
+    for metadata that cannot be read."""
+    data = metadata.get(topic.name)
+    if data is None:
+        return _NONE
+    try:
+        found = msgspec.json.decode(data, type=_Taken)
+    except msgspec.MsgspecError as error:
+        raise StateError(
+            f"the log's metadata of a changelog's beginning is damaged ({error}): restore the log from a backup"
+        ) from error
+    return found.starts if found.topic_id == topic.topic_id else _NONE
+
+
+async def take(log: GroupLog, application: str, topic: TopicInfo) -> None:
+    """Go on with a changelog as it is now."""
+    found = await log.starts([Partition(topic.name, number) for number in range(topic.partitions)])
+    starts = {partition.number: start for partition, start in sorted(found.items()) if start}
+    before = await log.metadata(application, STARTS, topic.name)
+    after = msgspec.json.encode(_Taken(topic.topic_id, starts)) if starts else None
+    if before != after:
+        await log.replace_metadata(application, STARTS, topic.name, before, after)
+
+
+def refused(application: str, partition: Partition, start: int, who: str) -> ChangelogCut:
+    """`who`: what lacks the entries, and what there is of it."""
+    return ChangelogCut(
+        f"{who}: changelog {partition} begins at {start}, and what was written before was deleted (by a cleanup.policy of delete, "
+        f"or kafka-delete-records): values would be missing; put back state or a snapshot that has them, or take what is left by "
+        f"`orchestrator topics accept {application} {partition.topic}` while '{application}' is stopped"
+    )
+
+
+async def refuse(log: GroupLog, application: str, topics: Collection[TopicInfo], what: str) -> None:
+    """For what reads these changelogs from their beginnings. Raises ChangelogCut."""
+    bases, kept = await log.metadata_of(application, BASE), await log.metadata_of(application, STARTS)
+    starts = await log.starts([Partition(one.name, number) for one in topics for number in range(one.partitions)])
+    for topic in topics:
+        known = taken(kept, topic)
+        for number in range(topic.partitions if of_topic(bases, topic) is None else 0):
+            one = Partition(topic.name, number)
+            if starts[one] > known.get(number, 0):
+                raise refused(application, one, starts[one], what)

@@ -1,0 +1,155 @@
+"""A changelog whose beginning others deleted: no table comes up with a part of what it had, and none that is whole is wiped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model import TaskId
+from state.directory import StateDirectory
+from state.errors import ChangelogCut
+from state.log import cut_changelogs
+from state.log.memory import MemoryLog
+from state.log.protocol import NewRecord
+from state.store.protocol import Store
+from tests.workers.test_restores_at_once import app_of, write_snapshot
+from workers.prepare import Prepared, prepare
+from workers.tasks.stores import Opened, StoreOpener
+from workers.topic_identities import accept, keep
+
+TASK, ENTRIES = TaskId(0, 0), 5
+KEYS = {b"%d" % n: b"1" for n in range(ENTRIES)}
+
+
+class Place:
+    """An app of one task, its log, and a folder with its state."""
+
+    def __init__(self, root: Path, log: MemoryLog, prepared: Prepared) -> None:
+        self.root, self.log, self.prepared = root, log, prepared
+        self.changelog = prepared.changelog(TASK, "last")
+        self.directory = StateDirectory(root, prepared.app.id, "i1")
+
+    async def cut(self, start: int) -> None:
+        assert await self.log.trim({self.changelog: start}) == start
+
+    async def opened(self, snapshots: str = "") -> Opened:
+        opener = StoreOpener(self.log, self.prepared, self.directory, snapshots)
+        found = (await opener.open(TASK))["last"]
+        found.store.close()
+        return found
+
+    async def change(self, do: Callable[[Store], None]) -> None:
+        """Of the store, outside of the log."""
+        found = (await StoreOpener(self.log, self.prepared, self.directory, "").open(TASK))["last"]
+        do(found.store)
+        found.store.close()
+
+    def on_disk(self) -> int | None:
+        peek = self.directory.tables(str(TASK))["last"].peek if str(TASK) in self.directory.tasks() else None
+        return None if peek is None else peek.offset
+
+    async def take(self) -> None:
+        """As `topics accept` and the next start do."""
+        assert await accept(self.log, self.prepared.app.id, self.changelog.topic)
+        await keep(self.log, self.prepared)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> Place:
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, app_of(1))
+    await keep(log, prepared)
+    found = Place(tmp_path, log, prepared)
+    for key, value in KEYS.items():
+        await log.append({found.changelog: [NewRecord(key, value, 1)]})
+    return found
+
+
+async def test_without_a_store_the_task_is_not_opened(place: Place) -> None:
+    await place.cut(3)
+    with pytest.raises(ChangelogCut, match=r"no store lies here: .*begins at 3, .* topics accept restored") as caught:
+        await place.opened()
+    assert caught.value.exit_code == 3
+    assert place.on_disk() is None, "nothing is left of the try"
+
+
+@pytest.mark.parametrize("start", [4, 5])
+async def test_a_store_that_stands_before_the_beginning_stays_as_it_is(place: Place, start: int) -> None:
+    """It was wiped, and the table began with what the changelog had left: with nothing where it was emptied."""
+    await place.change(lambda store: store.write(dict(list(KEYS.items())[:3]), 3))
+    await place.cut(start)
+    for _ in range(2):
+        with pytest.raises(ChangelogCut, match=f"it stands at 3, and its changelog begins at {start}"):
+            await place.opened()
+        assert place.on_disk() == 3
+
+
+async def test_a_store_that_has_all_of_it_goes_on(place: Place) -> None:
+    await place.change(lambda store: store.write(KEYS, 5))
+    await place.cut(4)
+    found = await place.opened()
+    assert (found.source, found.position) == ("disk", 5)
+
+
+async def test_what_is_taken_as_it_is_goes_on_from_there_with_what_a_store_has(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    await place.change(lambda store: store.write(dict(list(KEYS.items())[:3]), 3))
+    await place.cut(4)
+    await place.take()
+    found = await place.opened()
+    assert (found.source, found.position) == ("disk", 4)
+    assert f"{place.changelog} begins at 4; what was removed between 3 and there is missing" in caplog.text
+    kept: dict[bytes, bytes] = {}
+    await place.change(lambda store: kept.update(store.range(None, None)))
+    assert kept == dict(list(KEYS.items())[:3])
+
+
+@pytest.mark.parametrize("start", [0, 3])
+async def test_an_empty_store_begins_where_its_changelog_does(
+    place: Place, caplog: pytest.LogCaptureFixture, start: int
+) -> None:
+    await place.cut(start)
+    await place.take()
+    found = await place.opened()
+    assert (found.source, found.position) == ("empty", start)
+    assert (f"{place.changelog} begins at {start}" in caplog.text) == (start > 0)
+
+
+async def test_what_is_removed_behind_that_is_refused_again(place: Place) -> None:
+    await place.cut(2)
+    await place.take()
+    await place.log.trim({place.changelog: 4})
+    with pytest.raises(ChangelogCut, match="begins at 4"):
+        await place.opened()
+    topic = place.prepared.topics[place.changelog.topic]
+    with pytest.raises(ChangelogCut, match=r"a snapshot: changelog restored-last-changelog-0 begins at 4"):
+        await cut_changelogs.refuse(place.log, place.prepared.app.id, [topic], "a snapshot")
+
+
+async def test_a_snapshot_fills_what_the_changelog_has_lost(place: Place) -> None:
+    await place.change(lambda store: store.write({b"0": b"1"}, 1))
+    write_snapshot(place.root / "snapshots", place.log, place.prepared)  # up to offset 1
+    await place.cut(1)
+    found = await place.opened(str(place.root / "snapshots"))
+    assert (found.source, found.position) == ("disk", 1)
+    await place.log.trim({place.changelog: 2})
+    with pytest.raises(ChangelogCut, match="it stands at 1, and its changelog begins at 2"):
+        await place.opened(str(place.root / "snapshots"))
+    assert place.on_disk() == 1
+    place.directory.wipe(str(TASK))
+    with pytest.raises(ChangelogCut, match="no store lies here"):
+        await place.opened(str(place.root / "snapshots"))
+
+
+async def test_a_store_of_no_use_gives_way_to_a_snapshot_and_to_nothing_else(place: Place) -> None:
+    write_snapshot(place.root / "snapshots", place.log, place.prepared)
+    await place.change(lambda store: store.write({b"0": b"1"}, 9))  # ahead of its changelog
+    await place.cut(1)
+    with pytest.raises(ChangelogCut, match="the store cannot be used"):
+        await place.opened()
+    assert place.on_disk() == 9
+    found = await place.opened(str(place.root / "snapshots"))
+    assert (found.source, found.position) == ("snapshot", 1)
