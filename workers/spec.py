@@ -67,9 +67,9 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 def how_ended(code: int) -> str:
-    """Why an instance is started again, from what its handle returned (below 0, or NO_SPACE)."""
-    if code == NO_SPACE:
-        return "has no space for its state"
+    """Why an instance is started again, from what its handle returned."""
+    if code > 0:
+        return "has no space for its state" if code == NO_SPACE else "failed, and others go on"
     return "ended because its host goes" if code == HOST_GOES else f"was killed by signal {-code}"
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from tests.cli import waiting
 from tests.cli.console import WAIT, Console, console_of
 from workers.commands import on_their_way, scale_up
 from workers.connection import asking
+from workers.fleet import restarts
 
 pytestmark = pytest.mark.processes
 
@@ -126,3 +130,23 @@ def test_the_longest_pause_is_one_of_all_hand_overs(tmp_path: Path) -> None:
         assert console.end(leaving) == 0
         done = json.loads((tmp_path / "leave.out").read_text())
         assert (done["moved"], done["hand_overs"]["count"]) == (2, 2)
+
+
+def test_a_module_that_is_being_replaced_ends_no_fleet(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new instance could not import it, and the two that ran were stopped with it."""
+    monkeypatch.setattr(scale_up, "JOINS_WITHIN_S", 0.5)
+    fleet = console.run(instances=2)
+    settled = time.monotonic() + restarts.SETTLED_S
+    console.until("both have been there for a while", lambda: time.monotonic() > settled)
+    module = console.folder / "bank.py"
+    whole = module.read_text()
+    module.write_text(whole + "\nx = (\n")
+    done = console.here("scale-up", "bank", "--by", "1", "--wait", "--timeout", "3s")
+    assert done.code == 4 and "has not joined yet (i3): what `orchestrator run` prints says why" in done.err, done
+    os.kill(console("status", "bank", "--json").json["instances"][1]["pid"], signal.SIGKILL)
+    console.until(
+        "i2 is tried again", lambda: "i2 failed, and others go on; it is started again" in console.said("run")
+    )
+    assert "i3 failed, and others go on" in console.said("run") and fleet.poll() is None
+    module.write_text(whole)
+    assert console.here("wait", "bank", "--instances", "3", *WAIT).code == 0

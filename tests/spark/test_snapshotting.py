@@ -20,6 +20,7 @@ from pipeline.spark.snapshotting import take
 from pipeline.values.partitioner import partition_of
 from state import manifest, snapshot
 from state.directory import StateDirectory
+from state.errors import ChangelogCut
 from state.log.protocol import GroupLog, NewRecord, Partition
 from state.manifest import FileSum, TableManifest
 from state.scratch import LOCK, _is_left
@@ -178,6 +179,20 @@ async def test_where_no_snapshot_fits_the_reason_says_of_what(place: Place) -> N
     found = await opened(place, log, "state")
     reason = f"no snapshot in {place.folder / 'taken'} is of this application and log, with as many partitions"
     assert (found.source, found.how) == ("empty", reason)
+    await log.close()
+
+
+async def test_what_a_changelog_has_lost_is_taken_from_the_snapshot_before_or_not_at_all(place: Place) -> None:
+    """A snapshot of what is left would fill a store with a part of its table, and nothing would tell."""
+    log = await begun(place)
+    first = await taken(place)
+    ends = await log.ends([Partition(CHANGELOG, number) for number in range(2)])
+    where = max(ends, key=lambda one: ends[one])
+    assert await log.trim({where: ends[where]}) > 0
+    again = await taken(place)
+    assert again["behind"] == [first["snapshot"]] and again["entries"] == first["entries"]
+    with pytest.raises(ChangelogCut, match=rf"a snapshot of 'tallies' has its tables: changelog {where} begins at"):
+        await take("tallies", place.url, place.folder / "elsewhere", session=place.spark)
     await log.close()
 
 

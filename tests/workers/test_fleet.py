@@ -22,13 +22,15 @@ from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety, TimedOut
 from state.log.sqlite import open_sqlite
 from workers.commands.scale_up import _ask_fleet
+from workers.fleet import restarts
 from workers.fleet.fleet import GRANTED, REQUEST, Fleet
 from workers.fleet.hosts import ProcessHandle
 from workers.fleet.named import NamedInstance
 from workers.fleet.presence import FLEET, NAMED, fleet_of, may_be_looked_after, started, this_process
+from workers.fleet.restarts import Then, follows
 from workers.instance.ledger import LogLedger
 from workers.log.patient_log import PatientLog
-from workers.spec import NO_SPACE, InstanceSpec
+from workers.spec import FAILED_APP, HOST_GOES, LOG_REPLACED, NO_SPACE, InstanceSpec
 
 pytestmark = pytest.mark.processes
 DEADLINE_S = 30.0
@@ -252,6 +254,53 @@ async def test_a_fleet_of_which_no_instance_has_space_for_its_state_ends(tmp_pat
         life.fleet.claim()
         await life.fleet.announce()
         assert await life.fleet.run(1) == 1 and life.said == ["i1 failed; the fleet stops"]
+
+
+@pytest.mark.parametrize("code", [1, 2, 3])
+async def test_one_that_fails_as_it_starts_ends_none_of_those_that_are_there(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scale-up while the app's module was being replaced ended the whole fleet, and so did the death of one worker."""
+    monkeypatch.setattr(restarts, "SETTLED_S", 1.0)
+    async with life_in(tmp_path) as life:
+        await life.run(1)
+        settled = time.monotonic() + 1.5
+        await life.until("i1 has been there for a while", lambda: time.monotonic() > settled)
+        life.host.ends["i2"] = [code, code]
+        await life.request(1)
+        await life.until("i2 is tried for the third time", lambda: life.host.started == ["i1", "i2", "i2", "i2"])
+        assert life.said == ["i2 failed, and others go on; it is started again"] * 2
+        assert await life.end() == 0
+
+
+async def test_a_fleet_of_which_none_starts_ends_with_its_code(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        life.host.ends = {"i1": [2], "i2": [2]}
+        life.fleet.claim()
+        await life.fleet.announce()
+        assert await life.fleet.run(2) == 2 and life.said[-1].endswith("failed; the fleet stops")
+
+
+@pytest.mark.parametrize(
+    ("code", "lasted_s", "others", "then"),
+    [
+        (0, 1.0, [], Then.OVER),
+        (LOG_REPLACED, 1.0, [60.0], Then.LOG_GONE),
+        (-9, 1.0, [], Then.AGAIN),
+        (HOST_GOES, 60.0, [60.0], Then.AGAIN),
+        (NO_SPACE, 60.0, [0.1], Then.LATER),
+        (NO_SPACE, 60.0, [], Then.FAILED),
+        (2, 60.0, [60.0], Then.LATER),  # its worker could not be started again
+        (2, 60.0, [1.0], Then.FAILED),
+        (1, 1.0, [1.0, 60.0], Then.LATER),
+        (1, 60.0, [60.0], Then.FAILED),  # of the app: its topics are others by now, say
+        (3, 1.0, [60.0], Then.LATER),
+        (6, 1.0, [60.0], Then.FAILED),  # the log is away for all of them
+        (FAILED_APP, 1.0, [60.0], Then.FAILED),  # its processor stops, wherever the record is tried
+    ],
+)
+def test_what_follows_on_an_end(code: int, lasted_s: float, others: list[float], then: Then) -> None:
+    assert follows(code, lasted_s, others) is then
 
 
 async def test_a_host_that_is_gone_ends_the_fleet_with_its_error(tmp_path: Path) -> None:

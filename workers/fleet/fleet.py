@@ -28,16 +28,17 @@ from state.log.group_store import GroupStore
 from workers.connection.listening import places_in_fleet
 from workers.fleet.hosts import Handle, Host
 from workers.fleet.presence import FLEET, hold, is_here, named_of, names_taken, runs_elsewhere, started, this_process
+from workers.fleet.restarts import RESTART_MAX_S, RESTART_S, Then, code_of_fleet, follows, later
 from workers.fleet.state_watch import StateWatch
 from workers.log.logs import log_path, show_log
-from workers.spec import FAILED_APP, LOG_REPLACED, NO_SPACE, InstanceSpec, how_ended
+from workers.spec import InstanceSpec, how_ended
 
 log = logging.getLogger("orchestrator.fleet")
 REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
 TAKEN = "taken_by"  # in a request: the fleet that grants it
 Elsewhere = Callable[[Collection[str]], Awaitable[str | None]]
 WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
-LOOK_S, RESTART_S, RESTART_MAX_S, SHUT_DOWN_S, LEAVE_S, FORGET_S = 0.25, 0.5, 10.0, 20.0, 600.0, 3.0
+LOOK_S, SHUT_DOWN_S, LEAVE_S, FORGET_S = 0.25, 20.0, 600.0, 3.0
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Slot:
     spec: InstanceSpec
     handle: Handle | None = None
     stopped: bool = False
-    runs: bool = False
+    since: float | None = None  # when its process was started, where it runs
     watcher: asyncio.Task[None] | None = field(default=None)
 
 
@@ -257,27 +258,26 @@ class Fleet:
                 self.stop()
 
     async def _watch(self, name: str, slot: Slot) -> None:
-        pause = RESTART_S
+        pause, clock = RESTART_S, asyncio.get_running_loop().time
         while await self._start(name, slot):
             assert slot.handle is not None
-            slot.runs = True
+            slot.since = clock()
             code = await slot.handle.wait()
-            slot.runs = False
-            if code == 0 or self._stopping:
-                return
-            if code == LOG_REPLACED:
-                slot.stopped = True
+            lasted_s, slot.since = clock() - slot.since, None
+            others = [clock() - other.since for other in self._slots.values() if other.since is not None]
+            then = Then.OVER if self._stopping else follows(code, lasted_s, others)
+            slot.stopped = slot.stopped or then in (Then.LOG_GONE, Then.FAILED)
+            if then is Then.LOG_GONE:
                 self._log_is_gone()
-                return
-            if code > 0 and not (code == NO_SPACE and any(other.runs for other in self._slots.values())):
-                slot.stopped = True
-                self.code = 1 if code in (FAILED_APP, NO_SPACE) else code
+            if then is Then.FAILED:
+                self.code = code_of_fleet(code)
                 self._say(f"{name} failed{self.after_failure}")
                 self.stop()
+            if then not in (Then.AGAIN, Then.LATER):
                 return
             self._say(f"{name} {how_ended(code)}; it is started again")
             await self._rest(pause)
-            pause = min(RESTART_MAX_S, pause * 2) if code == NO_SPACE else RESTART_S
+            pause = later(pause, then)
             slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
 
     def _log_is_gone(self) -> None:
