@@ -46,7 +46,7 @@ from state.log import base
 from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import is_there, pairs_on_disk
 from workers.connection.credentials import NoSecret, credentials_of
-from workers.fleet.client import Client, application_of, description
+from workers.fleet.client import Client, application_of, description, table_of
 from workers.fleet.presence import is_looked_after
 from workers.log.logs import open_log
 
@@ -144,10 +144,7 @@ async def _facts(options: Mapping[str, str]) -> Facts:
     log = await open_log(option(NAME, options, "log"), create=False)
     try:
         app = await description(log, application)
-        facts = app["tables"].get(table)
-        if facts is None:
-            known = ", ".join(sorted(app["tables"])) or "none"
-            raise WrongUse(f"'{application}' has no table '{table}'; it has {known}")
+        facts = table_of(app, table)
         topic = facts["changelog_topic"]
         found = (await log.topics([topic])).get(topic)
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.console import Console, Done
+from tests.cli.console import WAIT, Console, Done
 
 pytestmark = pytest.mark.processes
 SOON = ("--heartbeat", "200ms")
@@ -111,6 +111,33 @@ def test_keys_that_are_numbers_values_that_are_objects_and_what_a_table_keeps_fo
     assert all(row["start_ms"] == 0 for row in windows if row["key"] != 99)
     refused = console.here("table", "scan", "keyed", "latest", "--prefix", "1")
     assert refused.code == 2 and "--prefix is for text" in refused.err
+
+
+GLOBAL = """
+from collections.abc import Mapping
+
+from orchestrator import App, Record, Sink
+
+app = App("priced", partitions=1)
+orders, priced = app.topic("orders", key=str, value=str), app.topic("priced", key=str, value=int)
+rates = app.global_table(app.topic("rates", key=str, value=int))
+
+
+@app.processor(orders, rates, priced)
+def price(order: Record[str, str], rates: Mapping[str, int], priced: Sink[str, int]) -> None:
+    priced.send(order.key, rates.get(order.value, 0))
+"""
+
+
+def test_a_global_table_is_named_as_one(console: Console) -> None:
+    """It was no table at all, beside a `status` that listed it."""
+    console.write("priced.py", GLOBAL)
+    console.start("run", "priced:app", name="run")
+    assert console.here("wait", "priced", *WAIT).code == 0
+    for words in (("query", "priced", "rates", "eur"), ("table", "scan", "priced", "rates")):
+        done = console.here(*words)
+        assert done.code == 2 and "'rates' is a global table" in done.err, done
+        assert "`orchestrator consume priced rates` prints" in done.err, done
 
 
 def test_wrong_use(console: Console) -> None:

@@ -27,7 +27,7 @@ from workers.commands.query_fresh import FRESH_S, PATIENT_S, Unread, waits
 from workers.commands.query_place import ask_where_it_is
 from workers.commands.query_windows import Range, checked_range, windows
 from workers.commands.show import show_json
-from workers.fleet.client import Client, client_of, description
+from workers.fleet.client import Client, client_of, description, table_of
 
 NEWEST = Range()
 
@@ -105,10 +105,7 @@ async def query(
 ) -> dict[str, Any]:
     """The JSON shape of cli.md; of windows also `windows`, and the newest one's value as `value`. A table with a route of its
     own is looked for in every task. Raises WrongUse."""
-    facts = described["tables"].get(table)
-    if facts is None:
-        known = ", ".join(sorted(described["tables"])) or "none"
-        raise WrongUse(f"'{described['id']}' has no table '{table}'; it has {known}")
+    facts = table_of(described, table)
     form = StoredForm(facts)
     if not form.is_readable:
         raise WrongUse(f"'{table}' holds what a join keeps for itself ({form.kind}); query the tables that it joins")

@@ -110,8 +110,8 @@ async def _scaled(args: Any, application: str, log: GroupStore, client: Client) 
         }
     if fleet is None:
         raise RefusedBySafety(
-            f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
-            f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
+            f"no fleet of '{application}' runs here that could start more: its instances have names of their own, or run elsewhere; start more with "
+            "`orchestrator run MODULE:APP --name NAME`, or ask where its fleet runs"
         )
     warn_of_idle(size * max((row["workers"] for row in before["instances"]), default=1), len(before["tasks"]))
     started = monotonic_s()

@@ -26,7 +26,7 @@ from workers.commands.query_fresh import FRESH_S, Unread, waits
 from workers.commands.run import state_dir
 from workers.commands.table_file import target
 from workers.commands.table_pairs import Wanted, of_disk, of_group
-from workers.fleet.client import Client, client_of, description
+from workers.fleet.client import Client, client_of, description, table_of
 from workers.fleet.presence import is_looked_after
 
 SCANNED = 100  # pairs that `scan` shows where --limit does not say
@@ -61,10 +61,7 @@ async def _run(args: Any) -> tuple[int, bool]:
     """How many pairs were written, and whether there are others."""
     async with client_of(args) as (application, log, client):
         described = await description(log, application)
-        facts = described["tables"].get(args.table)
-        if facts is None:
-            known = ", ".join(sorted(described["tables"])) or "none"
-            raise WrongUse(f"'{application}' has no table '{args.table}'; it has {known}")
+        facts = table_of(described, args.table)
         form = StoredForm(facts)
         if not form.is_readable:
             raise WrongUse(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -69,6 +69,20 @@ async def description(log: GroupStore, application: str) -> dict[str, Any]:
         raise WrongUse(f"the log knows no application '{application}'; start it with `orchestrator run MODULE:APP`")
     facts: dict[str, Any] = json.loads(found)
     return facts
+
+
+def table_of(described: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """What `description` has of a table. Raises WrongUse for one that is not there, or is of no task."""
+    found: dict[str, Any] | None = described["tables"].get(table)
+    if found is not None:
+        return found
+    if described["topics"].get(table, {}).get("is_global"):
+        raise WrongUse(
+            f"'{table}' is a global table, which each worker of '{described['id']}' has in memory and none is asked for: "
+            f"`orchestrator consume {described['id']} {table}` prints the records that it is of"
+        )
+    known = ", ".join(sorted(described["tables"])) or "none"
+    raise WrongUse(f"'{described['id']}' has no table '{table}'; it has {known}")
 
 
 class Client:

@@ -202,7 +202,7 @@ def _store(
     if _is_whole(run):
         return opened.store, "active", 0, run.epoch
     if not run.ends:  # how much is missing is not known yet: a key that is not there may be on its way
-        return f"{wanted.task} has just been opened; try again"
+        return f"{wanted.task} has just been opened on {worker.spec.instance.instance}, and what it lacks is not known yet; try again"
     lag = max(0, sum((ends or run.ends).values()) - run.position())
     return opened.store, "active" if run.catching_up else "standby", lag, run.epoch
 
