@@ -42,7 +42,7 @@ from pipeline.values.partitioner import partition_of
 from state import manifest, snapshot
 from state.errors import SnapshotUnusable, StateError
 from state.left_stores import left_stores
-from state.log import base
+from state.log import base, cut_changelogs
 from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import is_there, pairs_on_disk
 from workers.connection.credentials import NoSecret, credentials_of
@@ -200,6 +200,8 @@ async def _plan(options: Mapping[str, str], found: Facts) -> list[TaskPart]:
         info = (await log.topics([topic]))[topic]
         based = base.of_topic(await log.metadata_of(application, base.BASE), info)
         if based is None:
+            what = f"the log is to say what table {options['table']} has"
+            await cut_changelogs.refuse(log, application, [info], what)
             return [TaskPart(task, start=starts[p], end=ends[p]) for task, p in parts.items()]
         if "snapshots" not in options:
             raise base.missing(f"the changelog {topic}", based, "no folder of snapshots is named")

@@ -38,6 +38,7 @@ from pipeline.values.codecs import JsonCodec
 from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.partitioner import partition_of
 from state.errors import StateError
+from state.log.protocol import Partition
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
 from tests.attacks.test_tls import certificate
@@ -593,6 +594,22 @@ def test_what_is_named_twice_is_read_once(filled: Filled) -> None:
     assert once.count() == twice.count() > 0
     reader = filled.spark.read.format("orchestrator.log").option("log", filled.url)
     assert reader.options(topics="orders,orders").load().count() == reader.options(topics="orders").load().count() > 0
+
+
+def test_what_a_changelog_has_lost_is_refused(filled: Filled, tmp_path: Path) -> None:
+    """A part of the table was shown for all of it."""
+    shutil.copy(filled.url.removeprefix("sqlite:"), tmp_path / "cut.db")
+
+    async def cut() -> None:
+        log = await open_sqlite(tmp_path / "cut.db", create=False)
+        assert await log.trim({Partition("sample-totals-changelog", 1): 1}) == 1
+        await log.close()
+
+    asyncio.run(cut())
+    with pytest.raises(
+        Exception, match=r"changelog sample-totals-changelog-1 begins at 1, and what was written before"
+    ):
+        filled.table("totals", log=f"sqlite:{tmp_path / 'cut.db'}").collect()
 
 
 @pytest.mark.long

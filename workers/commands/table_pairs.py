@@ -94,7 +94,7 @@ async def of_disk(
                 best = found.peek.offset, directory, found.path
         if best is None and damaged is not None:
             raise RefusedBySafety(f"nothing runs, and {damaged}; `orchestrator run` restores what is damaged")
-        if best is None and ends[partition] > starts[partition]:
+        if best is None and ends[partition] > 0:  # also where others have deleted all that there was
             raise RefusedBySafety(
                 f"nothing runs, and {foreign}; start the app with `orchestrator run`, or name its --state-dir"
             )
