@@ -9,6 +9,7 @@ import os
 
 import msgspec
 
+from orchestrator.errors import WrongUse
 from orchestrator.instance_settings import InstanceSettings
 from orchestrator.model import Settings
 from pipeline.errors import ProcessorFailed
@@ -64,6 +65,16 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     blamed: tuple[Blame, ...] = ()
     address: str = ""
     instance_incarnation: str = ""
+
+
+def refuse_another(application: str, spec: InstanceSpec) -> None:
+    """Raises WrongUse where the module, which may have been replaced since the start, is of another application than this instance: it
+    would begin anew with the same inputs."""
+    if application != spec.application:
+        raise WrongUse(
+            f"{spec.app} is application '{application}' by now, and {spec.instance} is an instance of '{spec.application}'; "
+            "stop that one first, and start the other one beside it, or put the module back"
+        )
 
 
 def how_ended(code: int) -> str:

@@ -88,7 +88,15 @@ async def _check_lost_and_gone(log: GroupLog, app: App, there: Mapping[str, Topi
             continue
         before = {Partition(name, number) for number in json.loads(seen)}
         positions = await log.positions(app.id, before, settled=False)
-        for one, end in sorted((await log.lost(app.id, positions, settled=False)).items()):
+        lost = await log.lost(app.id, positions, settled=False)
+        strange, _ = await set_elsewhere(log, app.id, lost, settled=False)
+        for one, end in sorted(lost.items()):
+            if one in strange:
+                raise AppRefused(
+                    f"'{app.id}': another program has set the committed position in {one} to {strange[one]}, and it ends at {end}: set it to "
+                    f"where the app was, or to where it is to go on (kafka-consumer-groups --reset-offsets), and then `orchestrator topics accept "
+                    f"{app.id} {name}`; to compute everything anew, `orchestrator reset {app.id}`"
+                )
             raise AppRefused(
                 f"'{app.id}': topic {name} lost records: of {one}, which was processed up to {positions[one]}, the log has kept "
                 f"what is before {end}; what was written since would be taken for what was read, and tables and outputs count what "

@@ -150,3 +150,16 @@ def test_a_module_that_is_being_replaced_ends_no_fleet(console: Console, monkeyp
     assert "i3 failed, and others go on" in console.said("run") and fleet.poll() is None
     module.write_text(whole)
     assert console.here("wait", "bank", "--instances", "3", *WAIT).code == 0
+
+
+def test_a_module_that_is_another_application_by_now_is_refused_by_what_runs(console: Console) -> None:
+    """A worker that was started again began that application anew, with the same inputs: outputs came twice."""
+    fleet = console.run()
+    console.pay(("ann", -1))
+    console.until("the payment", lambda: console.here("query", "bank", "balances", "ann").out == "-1\n")
+    module = console.folder / "bank.py"
+    module.write_text(module.read_text().replace('App("bank"', 'App("bink"'))
+    os.kill(console("status", "bank", "--json").json["instances"][0]["pid"], signal.SIGKILL)
+    assert fleet.wait(30) == 2
+    assert "bank:app is application 'bink' by now, and i1 is an instance of 'bank'" in console.said("run")
+    assert console.here("consume", "bank", "alerts").out.count("overdrawn") == 1

@@ -137,6 +137,16 @@ async def test_positions_that_another_program_sets(bank: Bank) -> None:
     assert bank.console("consume", "bank", "alerts").out.count("overdrawn") == 60
 
 
+async def test_positions_that_are_set_behind_the_end(bank: Bank) -> None:
+    """They were taken for those of the app, whose records the input had lost: the advice led past what was unread."""
+    bank.run(20)
+    await bank.set_positions(1_000)
+    bank.refused(
+        "another program has set the committed position in payments-0 to 1000, and it ends at ",
+        "to where it is to go on",
+    )
+
+
 async def test_positions_that_are_deleted_while_it_runs(bank: Bank) -> None:
     bank.run(20)
     fleet = bank.console.start("run", "bank:app", name="run")

@@ -291,7 +291,9 @@ async def test_a_fleet_of_which_none_starts_ends_with_its_code(tmp_path: Path) -
         (NO_SPACE, 60.0, [0.1], Then.LATER),
         (NO_SPACE, 60.0, [], Then.FAILED),
         (2, 60.0, [60.0], Then.LATER),  # its worker could not be started again
+        (3, 60.0, [60.0], Then.LATER),
         (2, 60.0, [1.0], Then.FAILED),
+        (3, 60.0, [1.0, 4.0], Then.FAILED),
         (1, 1.0, [1.0, 60.0], Then.LATER),
         (1, 60.0, [60.0], Then.FAILED),  # of the app: its topics are others by now, say
         (3, 1.0, [60.0], Then.LATER),

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
-from orchestrator.errors import WrongUse
 from workers.spec import FAILED_APP, LOG_REPLACED, NO_SPACE
 
 RESTART_S, RESTART_MAX_S = 0.5, 10.0
 SETTLED_S = 5.0  # it has joined by then, or waits for others
-_OF_A_START = (1, 2, 3)  # as a start ends with; an import fails whenever a worker is started again
+_OF_A_START = (2, 3)  # an import that fails, an app that is refused: also where a worker is started again
 
 
 class Then(Enum):
@@ -39,7 +38,7 @@ def follows(code: int, lasted_s: float, others: Collection[float]) -> Then:
         return Then.AGAIN
     if code == NO_SPACE and others:
         return Then.LATER
-    is_of_a_start = code == WrongUse.exit_code or (code in _OF_A_START and lasted_s < SETTLED_S)
+    is_of_a_start = code in _OF_A_START or (code == 1 and lasted_s < SETTLED_S)
     if is_of_a_start and max(others, default=0.0) >= SETTLED_S:
         return Then.LATER
     return Then.FAILED

@@ -50,6 +50,7 @@ from workers.spec import (
     WorkerSpec,
     decode_instance,
     first_line,
+    refuse_another,
 )
 from workers.surroundings import OF_A_PROCESS, REAL, Surroundings, WorkerProcess
 from workers.tasks import halts
@@ -101,6 +102,7 @@ class Instance:
     async def run(self) -> int:
         """See run_instance. Handlers of signals are set before the journal names the process to send them to."""
         app = self._surroundings.load_app(self.spec.app, Path(self.spec.folder))
+        refuse_another(app.id, self.spec)
         directory = self._surroundings.open_directory(Path(self.spec.state_dir), app.id, self.spec.instance)
         self._app, self._directory = app, directory
         journal = self._surroundings.open_journal(directory.path / "journal.jsonl", {"instance": self.spec.instance})

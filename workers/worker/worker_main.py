@@ -23,7 +23,7 @@ from workers import log_lines
 from workers.connection.credentials import in_renewal
 from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
-from workers.spec import BOUNCED, REPORTED, WorkerSpec, decode_worker, end_of_worker, first_line
+from workers.spec import BOUNCED, REPORTED, WorkerSpec, decode_worker, end_of_worker, first_line, refuse_another
 from workers.surroundings import OF_A_PROCESS, REAL, Surroundings
 from workers.worker import growth, stand_still
 from workers.worker.worker import Worker
@@ -61,6 +61,7 @@ async def run_worker(spec: WorkerSpec, surroundings: Surroundings = REAL) -> int
 
 async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
     app = surroundings.load_app(spec.instance.app, Path(spec.instance.folder))
+    refuse_another(app.id, spec.instance)
     limit_s = spec.instance.log_timeout_ms / 1000
     log = await open_patiently(lambda: surroundings.open_log(spec.instance), limit_s, surroundings.clock)
     try:
