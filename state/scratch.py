@@ -27,8 +27,11 @@ class Scratch:
     def __init__(self, path: Path) -> None:
         make_folder(path)
         self.path = path
-        self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, FILE)
+        # It has its name once it is held: another job that begins at this moment takes a free one for left behind.
+        unnamed = path / f"{LOCK}-{token_hex(6)}"
+        self._lock = os.open(unnamed, os.O_RDWR | os.O_CREAT, FILE)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unnamed.rename(path / LOCK)
 
     def remove(self) -> None:
         """Whatever still writes into it may do so for a moment: removed until it is gone, for a while at most."""

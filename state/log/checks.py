@@ -163,7 +163,13 @@ def metadata_changed(metadata: AppMetadata) -> str:
     )
 
 
-def held_open(partition: Partition, waited_s: float) -> str:
+def held_open(partition: Partition, waited_s: float, held_back_s: float = 0.0) -> str:
+    """`held_back_s`: for how long a broker made this client wait for an answer, by a quota."""
+    if held_back_s:
+        return (
+            f"{partition} could not be read to its end within {waited_s:.0f} s: brokers hold requests of this client back, for {held_back_s:.0f} s each "
+            "(a quota of its client.id, or user): raise that, or use a client.id of its own, and try again"
+        )
     return (
         f"a transaction has held {partition} open for {waited_s:.0f} s, and nothing behind it can be read: "
         "try again once its writer is fenced"

@@ -180,6 +180,10 @@ class Connections:
             self._nodes = {node: (host, port) for node, host, port, _, _ in answer.brokers}
             self.cluster_id = answer.cluster_id or ""
 
+    def held_back_s(self) -> float:
+        """See Quotas."""
+        return self._quotas.held_back_s()
+
     async def close(self) -> None:
         self.closed = True
         self._lookout.close()

@@ -169,7 +169,9 @@ class FactsTopic:
                     await self._moved.wait()
         except TimeoutError:
             self.check()
-            raise LogBusy(checks.held_open(self.partition(number), within_s)) from None
+            raise LogBusy(
+                checks.held_open(self.partition(number), within_s, self._cluster.connections.held_back_s())
+            ) from None
         if self._failed is not None:
             self.check()
 

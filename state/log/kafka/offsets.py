@@ -88,7 +88,7 @@ class Offsets:
         pause = _PAUSE_S
         while left := [partition for partition in written if ends[partition] < written[partition]]:
             if loop.time() >= deadline:
-                raise LogBusy(checks.held_open(left[0], self._settle_within_s))
+                raise LogBusy(checks.held_open(left[0], self._settle_within_s, self._connections.held_back_s()))
             await asyncio.sleep(pause)
             pause = min(pause * 1.2, _PAUSE_MAX_S)
             ends |= await self.ends(left)

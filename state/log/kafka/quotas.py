@@ -20,6 +20,7 @@ class Quotas:
 
     def __init__(self) -> None:
         self._warned_s: float | None = None
+        self._latest: tuple[float, float] | None = None  # when a broker held a request back for long, and for how long
 
     def look(self, node: int, address: str, answer: Any) -> None:
         """Takes each answer of a broker."""
@@ -27,6 +28,7 @@ class Quotas:
         if held_ms < LONG_MS:
             return
         now_s = asyncio.get_running_loop().time()
+        self._latest = now_s, held_ms / 1000
         if self._warned_s is not None and now_s - self._warned_s < AGAIN_S:
             return
         self._warned_s = now_s
@@ -37,3 +39,9 @@ class Quotas:
             address,
             held_ms / 1000,
         )
+
+    def held_back_s(self) -> float:
+        """For how long a broker held the latest request back, lately; 0 where none did for long."""
+        if self._latest is None or asyncio.get_running_loop().time() - self._latest[0] > AGAIN_S:
+            return 0.0
+        return self._latest[1]
