@@ -36,6 +36,7 @@ from state import history, manifest, snapshot
 from state.errors import SnapshotUnusable
 from state.log import base, cut_changelogs
 from state.log.base import Base
+from state.log.cut_changelogs import Taken
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from state.manifest import FileSum, ScopeManifest, SnapshotManifest, TableManifest
 from state.private import make_folder, private_process
@@ -217,7 +218,7 @@ class _Earlier:
         bases: Mapping[str, Base | None],
         now_ms: int,
         forgotten: Mapping[Partition, int],
-        taken: Mapping[str, Mapping[int, int]],
+        taken: Mapping[str, Taken],
     ) -> None:
         self._application, self._forgotten, self._taken = application, forgotten, taken
         self._root, self._log_id, self._topics = root, log_id, topics
@@ -242,7 +243,7 @@ class _Earlier:
             return TableJob(table, info.name, info.topic_id, described.offset, end, one.snapshot)
         if based is not None:
             raise base.missing(f"the changelog {where}", based, why, self._root)
-        if start > self._taken[info.name].get(where.number, 0):
+        if start > self._taken[info.name].starts.get(where.number, 0):
             who = f"a snapshot of '{self._application}' has its tables"
             raise cut_changelogs.refused(self._application, where, start, who)
         return TableJob(table, info.name, info.topic_id, start, end)

@@ -19,47 +19,52 @@ from state.log.group_store import MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 
 STARTS = MetadataKind("changelog-starts")
-_NONE: Mapping[int, int] = {}
 
 
-class _Taken(msgspec.Struct, frozen=True):
-    """With which beginnings, by partition, the topic of this id was taken as it is."""
+class Taken(msgspec.Struct, frozen=True):
+    """With which beginnings, by partition, the topic of this id was taken as it is; `whole`: those to which what a store had was
+    written back, so that they have the table from there on."""
 
-    topic_id: str
-    starts: dict[int, int]
+    topic_id: str = ""
+    starts: dict[int, int] = {}
+    whole: tuple[int, ...] = ()
 
 
-def taken(metadata: Mapping[str, bytes], topic: TopicInfo) -> Mapping[int, int]:
-    """The beginnings with which this topic was taken as it is, by partition; `metadata` is of kind STARTS. Raises StateError
-    for metadata that cannot be read."""
+_NOTHING = Taken()
+
+
+def taken(metadata: Mapping[str, bytes], topic: TopicInfo) -> Taken:
+    """How this topic was taken as it is; `metadata` is of kind STARTS. Raises StateError for metadata that cannot be read."""
     data = metadata.get(topic.name)
     if data is None:
-        return _NONE
+        return _NOTHING
     try:
-        found = msgspec.json.decode(data, type=_Taken)
+        found = msgspec.json.decode(data, type=Taken)
     except msgspec.MsgspecError as error:
         raise StateError(
             f"the log's metadata of a changelog's beginning is damaged ({error}): restore the log from a backup"
         ) from error
-    return found.starts if found.topic_id == topic.topic_id else _NONE
+    return found if found.topic_id == topic.topic_id else _NOTHING
 
 
-async def take(log: GroupLog, application: str, topic: TopicInfo) -> None:
-    """Go on with a changelog as it is now."""
+async def take(log: GroupLog, application: str, topic: TopicInfo, whole: Collection[int] = ()) -> None:
+    """Go on with a changelog as it is now; what was written back before stays so where nothing was removed since."""
     found = await log.starts([Partition(topic.name, number) for number in range(topic.partitions)])
     starts = {partition.number: start for partition, start in sorted(found.items()) if start}
-    before = await log.metadata(application, STARTS, topic.name)
-    after = msgspec.json.encode(_Taken(topic.topic_id, starts)) if starts else None
-    if before != after:
-        await log.replace_metadata(application, STARTS, topic.name, before, after)
+    before = await log.metadata_of(application, STARTS)
+    known = taken(before, topic)
+    kept = {number for number in known.whole if known.starts.get(number) == starts.get(number)}
+    after = msgspec.json.encode(Taken(topic.topic_id, starts, tuple(sorted(kept.union(whole))))) if starts else None
+    if before.get(topic.name) != after:
+        await log.replace_metadata(application, STARTS, topic.name, before.get(topic.name), after)
 
 
 def refused(application: str, partition: Partition, start: int, who: str) -> ChangelogCut:
     """`who`: what lacks the entries, and what there is of it."""
     return ChangelogCut(
         f"{who}: changelog {partition} begins at {start}, and what was written before was deleted (by a cleanup.policy of delete, "
-        f"or kafka-delete-records): values would be missing; put back state or a snapshot that has them, or take what is left by "
-        f"`orchestrator topics accept {application} {partition.topic}` while '{application}' is stopped"
+        f"or kafka-delete-records): values would be missing; put back state or a snapshot that has them; while '{application}' is stopped, "
+        f"`orchestrator topics accept {application} {partition.topic}` writes back what stores of its machine have, and takes the rest as it is"
     )
 
 
@@ -71,5 +76,5 @@ async def refuse(log: GroupLog, application: str, topics: Collection[TopicInfo],
         known = taken(kept, topic)
         for number in range(topic.partitions if of_topic(bases, topic) is None else 0):
             one = Partition(topic.name, number)
-            if starts[one] > known.get(number, 0):
+            if starts[one] > known.starts.get(number, 0):
                 raise refused(application, one, starts[one], what)

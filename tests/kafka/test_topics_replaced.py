@@ -107,8 +107,12 @@ async def test_a_changelog_that_was_emptied_wipes_no_store_and_fills_none(bank: 
     bank.console.until("a line", lambda: f"topics accept bank {CHANGES}`" in bank.console.said("again"))
     again.terminate()
     await asyncio.to_thread(again.wait, 30)
-    assert bank.console("topics", "accept", "bank", CHANGES).code == 0
+    taken = bank.console("topics", "accept", "bank", CHANGES)
+    assert taken.code == 0 and "30 entries that it lacked were written back" in taken.out, taken
     bank.console.start("run", "bank:app", name="taken")
+    assert bank.console("wait", "bank", "--instances", "1", "--timeout", "60s").code == 0
+    grown = bank.console("scale-up", "bank", "--by", "1", "--wait", "--timeout", "60s")
+    assert grown.code == 0, grown
     assert pay(bank, *(f"a{n}" for n in range(30))) == 0
     for n in range(30):
         bank.console.until("both", lambda n=n: bank.console("query", "bank", "balances", f"a{n}").out == "10\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord
 from state.store.protocol import Store
 from tests.workers.test_restores_at_once import app_of, write_snapshot
-from workers.prepare import Prepared, prepare
+from workers.log.copying import records_of
+from workers.log.written_back import write_back
+from workers.prepare import DESCRIPTION, Prepared, prepare
 from workers.tasks.stores import Opened, StoreOpener
 from workers.topic_identities import accept, keep
 
@@ -116,6 +119,46 @@ async def test_an_empty_store_begins_where_its_changelog_does(
     found = await place.opened()
     assert (found.source, found.position) == ("empty", start)
     assert (f"{place.changelog} begins at {start}" in caplog.text) == (start > 0)
+
+
+async def test_what_a_store_has_is_written_back_and_whoever_comes_then_has_it(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy was restored from what was left, and took the task from the owner that had everything."""
+    await place.change(lambda store: store.write({**KEYS, b"4": b"old"}, 5))
+    behind = StateDirectory(tmp_path, place.prepared.app.id, "i2")
+    with behind.lock(str(TASK)):
+        found = (await StoreOpener(place.log, place.prepared, behind, "").open(TASK))["last"]
+        found.store.write({b"gone": b"1"}, 2)  # which is deleted in what nobody has any more
+        found.store.close()
+    await place.cut(4)
+    topic = place.prepared.topics[place.changelog.topic]
+    described = json.loads(await place.log.metadata(place.prepared.app.id, DESCRIPTION, "app") or b"")
+
+    async def again() -> int | None:
+        return await write_back(place.log, place.prepared.app.id, described, topic, tmp_path / place.prepared.app.id)
+
+    assert await again() == 4 and await again() == 0, "all but the one that is left, once"
+    kept = {record.key: record.value async for record in records_of(place.log, place.changelog)}
+    assert kept == KEYS, "what is left is newer"
+    await place.take()
+    await place.log.append({place.changelog: [NewRecord(b"new", b"1", 1)]})
+    assert (await place.opened()).source == "disk"
+    for directory in (behind, StateDirectory(tmp_path, place.prepared.app.id, "i3")):
+        caplog.clear()
+        found = (await StoreOpener(place.log, place.prepared, directory, "").open(TASK))["last"]
+        found.store.close()
+        assert (found.source, found.position) == ("empty", 4) and "is missing" not in caplog.text
+    await place.log.trim({place.changelog: 6})
+    with pytest.raises(ChangelogCut, match="begins at 5"):  # a batch goes whole or not at all
+        await StoreOpener(place.log, place.prepared, behind, "").open(TASK)
+
+
+async def test_nothing_is_written_back_to_a_changelog_that_is_whole(place: Place) -> None:
+    topic = place.prepared.topics[place.changelog.topic]
+    described = json.loads(await place.log.metadata(place.prepared.app.id, DESCRIPTION, "app") or b"")
+    found = await write_back(place.log, place.prepared.app.id, described, topic, place.root / place.prepared.app.id)
+    assert found is None
 
 
 async def test_what_is_removed_behind_that_is_refused_again(place: Place) -> None:

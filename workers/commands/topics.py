@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
@@ -19,10 +20,14 @@ from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from state.log.group_store import GroupStore
+from state.log.protocol import GroupLog, Partition
 from workers import topic_identities
+from workers.commands.run import state_dir
 from workers.commands.show import show_json
 from workers.fleet.client import description, log_of
+from workers.fleet.held_lease import lease_held
 from workers.fleet.presence import is_looked_after
+from workers.log.written_back import write_back
 from workers.prepare import DESCRIPTION
 
 PARTITIONS_MAX = 10_000
@@ -92,7 +97,7 @@ def accept(argv: list[str]) -> int:
     """Runs `orchestrator topics accept`; its exit code. Raises WrongUse."""
     parser = Parser(
         "topics accept",
-        "Let an app go on with a topic that was deleted and created again, or lost positions or what a changelog began with.",
+        "Let an app go on with a topic that was deleted and created again, or lost positions or what a changelog began with: what stores of this machine have of that is written back.",
     )
     parser.add_argument("app", metavar="APP")
     parser.add_argument("topic", metavar="TOPIC")
@@ -105,20 +110,38 @@ def accept(argv: list[str]) -> int:
     else:
         done = " already: nothing to do" if facts["outcome"] == "nothing to do" else ""
         print(f"{facts['topic']} is taken as it is at the next start of '{facts['application']}'{done}")
+        if facts["written_back"]:
+            entries = counted(facts["written_back"], "entry")
+            print(
+                f"{entries} that it lacked {'was' if facts['written_back'] == 1 else 'were'} written back from state on this machine"
+            )
     return 0
 
 
 async def _accept(args: Any) -> dict[str, Any]:
-    async with log_of(args) as (application, log, _):
+    async with log_of(args) as (application, log, url):
         described = await description(log, application)
         if await is_looked_after(log, application):
             raise RefusedBySafety(f"'{application}' runs; stop it first")
+        written = await _written_back(log, described, args.topic, Path(state_dir(args, url)) / application)
         known = await topic_identities.accept(log, application, args.topic)
         if not (known or args.topic in described["topics"] or _is_internal(described, args.topic)):
             raise WrongUse(
                 f"'{application}' has not run on a topic '{args.topic}'; name one as it is called in the log"
             )
-    return {"application": application, "topic": args.topic, "outcome": "done" if known else "nothing to do"}
+    outcome = "done" if known or written else "nothing to do"
+    return {"application": application, "topic": args.topic, "outcome": outcome, "written_back": written or 0}
+
+
+async def _written_back(log: GroupLog, described: Mapping[str, Any], topic: str, state: Path) -> int | None:
+    """See written_back.py; no instance is given a task meanwhile. Raises RefusedBySafety."""
+    info = (await log.topics([topic])).get(topic)
+    if info is None or info.kind != "changelog":
+        return None
+    if not any((await log.starts([Partition(topic, number) for number in range(info.partitions)])).values()):
+        return None
+    async with lease_held(log, described["id"], "topics accept"):
+        return await write_back(log, described["id"], described, info, state)
 
 
 async def _grow(args: Any) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class _Changelog:
     kept_ms: int  # for how long its compaction keeps a deletion
     forgotten: int  # below which it keeps none
     taken: int  # the beginning with which an operator took it as it is
+    is_whole: bool  # it was written back what a store had: nothing is missing behind that
 
     def delete_retention_ms(self) -> int:
         return self.kept_ms if self.base is None else base.FOR_EVER_MS
@@ -68,6 +69,10 @@ class _Changelog:
     def is_cut(self) -> bool:
         """Whether entries are gone that are nowhere else, and nobody has said that this may be so."""
         return self.base is None and self.start > self.taken
+
+    def goes_on(self) -> bool:
+        """Whether a store that stands before the beginning goes on with what it has, as an operator wants it and as nothing has more."""
+        return self.base is None and 0 < self.start <= self.taken and not self.is_whole
 
 
 class StoreOpener:
@@ -115,8 +120,9 @@ class StoreOpener:
             for table, partition in zip(tables, partitions, strict=True):
                 info = self._prepared.topics[partition.topic]
                 based = base.of_topic(bases, info)
-                taken = cut_changelogs.taken(cut, info).get(partition.number, 0)
-                kept = info.delete_retention_ms, forgotten.get(partition, 0), taken
+                taken = cut_changelogs.taken(cut, info)
+                as_it_is = taken.starts.get(partition.number, 0), partition.number in taken.whole
+                kept = info.delete_retention_ms, forgotten.get(partition, 0), *as_it_is
                 change = _Changelog(task, table, partition, starts[partition], ends[partition], based, *kept)
                 opened[table] = await self._open_table(change, _behind(opened, read))
         except BaseException:
@@ -148,7 +154,8 @@ class StoreOpener:
             await asyncio.to_thread(self._give_back, store, change)
             raise self._refused(change, "no store lies here")
         if change.start > 0:
-            self._say_gone(change, "before that")
+            if not change.is_whole:
+                self._say_gone(change, "before that")
             await asyncio.to_thread(store.write, {}, change.start, is_whole=False)
         return Opened(store, change.partition, "empty", store.offset, why)
 
@@ -164,7 +171,7 @@ class StoreOpener:
                 store.stamp(),
                 log_id=self._log.log_id,
                 topic_id=self._topic_id(change),
-                start=change.start if change.base is not None or change.is_cut() else 0,  # else that was taken as it is
+                start=0 if change.goes_on() else change.start,
                 end=change.end,
                 delete_retention_ms=change.delete_retention_ms(),
                 now_ms=self._surroundings.wall_ms(),
