@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PipelineError
-from state.log import cut_changelogs
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Intended, Partition, TopicInfo
 from workers.errors import AppRefused
@@ -165,8 +164,6 @@ async def keep(log: GroupLog, prepared: Prepared) -> None:
         if name not in kept:
             if name in inputs:
                 await _take(log, application, info)
-            if info.kind == "changelog":
-                await cut_changelogs.take(log, application, info)
             await log.replace_metadata(application, TOPIC_IDS, name, None, info.topic_id.encode())
     await keep_positions(log, prepared)
 

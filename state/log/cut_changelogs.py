@@ -3,7 +3,7 @@
 One rule: nothing of this software removes what a changelog begins with, so a table that is restored from one which begins
 later lacks values while its task goes on behind what it had counted. No store is made from it, and none that stands before
 its beginning is wiped, until an operator takes it as it is (`orchestrator topics accept`). What was taken is kept as metadata
-of kind STARTS under the name of the topic. A changelog with a base (base.py) is another case: what is missing is in a snapshot.
+of kind STARTS under the name of the topic (written by workers/log/written_back.py). A changelog with a base (base.py) is another case: what is missing is in a snapshot.
 Used where stores are opened, and by whatever takes a changelog for a table: snapshots, `repartition`, `log copy`, Spark.
 """
 
@@ -18,23 +18,24 @@ from state.log.base import BASE, of_topic
 from state.log.group_store import MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 
-STARTS = MetadataKind("changelog-starts")
+STARTS = MetadataKind("changelog-starts", under_lease=True)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """With which beginnings, by partition, the topic of this id was taken as it is; `whole`: those to which what a store had was
-    written back, so that they have the table from there on."""
+    """How the topic of this id was taken as it is, by partition: with which beginnings; up to where the store had its changelog
+    whose entries were written back; and where the changelog ended before any were."""
 
     topic_id: str = ""
     starts: dict[int, int] = {}
-    whole: tuple[int, ...] = ()
+    stores: dict[int, int] = {}
+    ends: dict[int, int] = {}
 
 
 _NOTHING = Taken()
 
 
 def taken(metadata: Mapping[str, bytes], topic: TopicInfo) -> Taken:
-    """How this topic was taken as it is; `metadata` is of kind STARTS. Raises StateError for metadata that cannot be read."""
+    """How this topic was taken; `metadata` is of kind STARTS. Raises StateError for metadata that cannot be read."""
     data = metadata.get(topic.name)
     if data is None:
         return _NOTHING
@@ -45,18 +46,6 @@ def taken(metadata: Mapping[str, bytes], topic: TopicInfo) -> Taken:
             f"the log's metadata of a changelog's beginning is damaged ({error}): restore the log from a backup"
         ) from error
     return found if found.topic_id == topic.topic_id else _NOTHING
-
-
-async def take(log: GroupLog, application: str, topic: TopicInfo, whole: Collection[int] = ()) -> None:
-    """Go on with a changelog as it is now; what was written back before stays so where nothing was removed since."""
-    found = await log.starts([Partition(topic.name, number) for number in range(topic.partitions)])
-    starts = {partition.number: start for partition, start in sorted(found.items()) if start}
-    before = await log.metadata_of(application, STARTS)
-    known = taken(before, topic)
-    kept = {number for number in known.whole if known.starts.get(number) == starts.get(number)}
-    after = msgspec.json.encode(Taken(topic.topic_id, starts, tuple(sorted(kept.union(whole))))) if starts else None
-    if before.get(topic.name) != after:
-        await log.replace_metadata(application, STARTS, topic.name, before.get(topic.name), after)
 
 
 def refused(application: str, partition: Partition, start: int, who: str) -> ChangelogCut:

@@ -17,7 +17,7 @@ from state.log.protocol import NewRecord
 from state.store.protocol import Store
 from tests.workers.test_restores_at_once import app_of, write_snapshot
 from workers.log.copying import records_of
-from workers.log.written_back import write_back
+from workers.log.written_back import take_as_it_is
 from workers.prepare import DESCRIPTION, Prepared, prepare
 from workers.tasks.stores import Opened, StoreOpener
 from workers.topic_identities import accept, keep
@@ -53,10 +53,38 @@ class Place:
         peek = self.directory.tables(str(TASK))["last"].peek if str(TASK) in self.directory.tasks() else None
         return None if peek is None else peek.offset
 
-    async def take(self) -> None:
-        """As `topics accept` and the next start do."""
-        assert await accept(self.log, self.prepared.app.id, self.changelog.topic)
-        await keep(self.log, self.prepared)
+    async def take(self, state: Path | None = None, *, starts: bool = True) -> int:
+        """As `topics accept` does where state lies in `state`, and the next start; how many entries were written back."""
+        application, topic = self.prepared.app.id, self.prepared.topics[self.changelog.topic]
+        described = json.loads(await self.log.metadata(application, DESCRIPTION, "app") or b"")
+        lease = await self.log.acquire(application, "a test", "", await self.log.lease(application))
+        assert lease is not None
+        count = await take_as_it_is(self.log, lease, described, topic, (state or self.root) / application)
+        await accept(self.log, application, self.changelog.topic)
+        if starts:
+            await keep(self.log, self.prepared)
+        return count
+
+    async def fill(self, root: Path, changes: dict[bytes, bytes | None], offset: int) -> StateDirectory:
+        """State of the task elsewhere, which has its changelog up to this offset."""
+        directory = StateDirectory(root, self.prepared.app.id, "i1")
+        with directory.lock(str(TASK)):
+            found = (await StoreOpener(self.log, self.prepared, directory, "").open(TASK))["last"]
+            found.store.write(changes, offset)
+            found.store.close()
+        return directory
+
+    async def opened_in(self, directory: StateDirectory) -> Opened:
+        found = (await StoreOpener(self.log, self.prepared, directory, "").open(TASK))["last"]
+        found.store.close()
+        return found
+
+    async def restored(self) -> dict[bytes, bytes | None]:
+        """What a store has that is restored from the changelog."""
+        kept: dict[bytes, bytes | None] = {}
+        async for record in records_of(self.log, self.changelog):
+            kept[record.key or b""] = record.value
+        return {key: value for key, value in kept.items() if value is not None}
 
 
 @pytest.fixture
@@ -96,18 +124,16 @@ async def test_a_store_that_has_all_of_it_goes_on(place: Place) -> None:
     assert (found.source, found.position) == ("disk", 5)
 
 
-async def test_what_is_taken_as_it_is_goes_on_from_there_with_what_a_store_has(
-    place: Place, caplog: pytest.LogCaptureFixture
+async def test_what_is_taken_as_it_is_goes_on_from_there_with_what_a_store_elsewhere_has(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await place.change(lambda store: store.write(dict(list(KEYS.items())[:3]), 3))
+    """Where nothing was written back, nothing has more than that store."""
+    elsewhere = await place.fill(tmp_path / "elsewhere", dict(list(KEYS.items())[:3]), 3)
     await place.cut(4)
-    await place.take()
-    found = await place.opened()
+    assert await place.take() == 0
+    found = await place.opened_in(elsewhere)
     assert (found.source, found.position) == ("disk", 4)
     assert f"{place.changelog} begins at 4; what was removed between 3 and there is missing" in caplog.text
-    kept: dict[bytes, bytes] = {}
-    await place.change(lambda store: kept.update(store.range(None, None)))
-    assert kept == dict(list(KEYS.items())[:3])
 
 
 @pytest.mark.parametrize("start", [0, 3])
@@ -126,39 +152,41 @@ async def test_what_a_store_has_is_written_back_and_whoever_comes_then_has_it(
 ) -> None:
     """A copy was restored from what was left, and took the task from the owner that had everything."""
     await place.change(lambda store: store.write({**KEYS, b"4": b"old"}, 5))
-    behind = StateDirectory(tmp_path, place.prepared.app.id, "i2")
-    with behind.lock(str(TASK)):
-        found = (await StoreOpener(place.log, place.prepared, behind, "").open(TASK))["last"]
-        found.store.write({b"gone": b"1"}, 2)  # which is deleted in what nobody has any more
-        found.store.close()
+    behind = await place.fill(tmp_path / "behind", {b"gone": b"1"}, 2)  # deleted in what nobody has any more
     await place.cut(4)
-    topic = place.prepared.topics[place.changelog.topic]
-    described = json.loads(await place.log.metadata(place.prepared.app.id, DESCRIPTION, "app") or b"")
-
-    async def again() -> int | None:
-        return await write_back(place.log, place.prepared.app.id, described, topic, tmp_path / place.prepared.app.id)
-
-    assert await again() == 4 and await again() == 0, "all but the one that is left, once"
-    kept = {record.key: record.value async for record in records_of(place.log, place.changelog)}
-    assert kept == KEYS, "what is left is newer"
-    await place.take()
+    assert await place.take() == 4
+    assert await place.restored() == KEYS, "what is left is newer"
+    assert await place.take() == 0
     await place.log.append({place.changelog: [NewRecord(b"new", b"1", 1)]})
     assert (await place.opened()).source == "disk"
     for directory in (behind, StateDirectory(tmp_path, place.prepared.app.id, "i3")):
         caplog.clear()
-        found = (await StoreOpener(place.log, place.prepared, directory, "").open(TASK))["last"]
-        found.store.close()
+        found = await place.opened_in(directory)
         assert (found.source, found.position) == ("empty", 4) and "is missing" not in caplog.text
     await place.log.trim({place.changelog: 6})
     with pytest.raises(ChangelogCut, match="begins at 5"):  # a batch goes whole or not at all
-        await StoreOpener(place.log, place.prepared, behind, "").open(TASK)
+        await place.opened_in(behind)
+
+
+@pytest.mark.parametrize("order", [("older", "newer"), ("newer", "older"), ("older", "none", "newer", "older")])
+async def test_of_stores_on_several_machines_the_one_with_most_counts(
+    place: Place, tmp_path: Path, order: tuple[str, ...]
+) -> None:
+    await place.fill(tmp_path / "older", {b"0": b"old", b"deleted since": b"1"}, 2)
+    await place.fill(tmp_path / "newer", KEYS, 4)
+    await place.cut(4)
+    for machine in order:
+        await place.take(tmp_path / machine, starts=False)
+    assert await place.restored() == KEYS
+    await keep(place.log, place.prepared)
+    before = await place.log.ends([place.changelog])
+    assert await place.take(tmp_path / "newer") == 0, "the app has gone on since"
+    assert await place.log.ends([place.changelog]) == before
 
 
 async def test_nothing_is_written_back_to_a_changelog_that_is_whole(place: Place) -> None:
-    topic = place.prepared.topics[place.changelog.topic]
-    described = json.loads(await place.log.metadata(place.prepared.app.id, DESCRIPTION, "app") or b"")
-    found = await write_back(place.log, place.prepared.app.id, described, topic, place.root / place.prepared.app.id)
-    assert found is None
+    await place.change(lambda store: store.write(KEYS, 5))
+    assert await place.take() == 0 and await place.restored() == KEYS
 
 
 async def test_what_is_removed_behind_that_is_refused_again(place: Place) -> None:

@@ -19,7 +19,6 @@ from orchestrator.model import Role, TaskId
 from state import manifest, snapshot
 from state.directory import StateDirectory
 from state.errors import DirectoryFull, DirectoryUnusable, StoreDamaged, StoreDeleted, TooManyFiles
-from state.log import cut_changelogs
 from state.log.memory import MemoryLog
 from state.log.protocol import Fetched, NewRecord, Partition
 from state.manifest import ScopeManifest, SnapshotManifest
@@ -27,6 +26,7 @@ from state.private import make_folder
 from state.snapshot import Origin
 from state.store.rocksdb import RocksDbStore
 from tests.state.permissions import as_any_user
+from workers.log.written_back import take_as_it_is
 from workers.prepare import Prepared, prepare
 from workers.spec import InstanceSpec, WorkerSpec
 from workers.surroundings import REAL
@@ -373,7 +373,11 @@ async def test_a_copy_that_stands_behind_the_start_of_its_changelog_is_given_up_
         await again.closed()
         said = next(text for text in caplog.messages if f"changelog {first} begins at {COUNT + 5}" in text)
         assert f"it stands at {COUNT}" in said and said.endswith("it is tried again")
-        await cut_changelogs.take(log, prepared.app.id, prepared.topics[first.topic])
+        lease = await log.acquire(prepared.app.id, "a test", "", None)
+        assert lease is not None
+        described = {"tables": {"last": {"changelog_topic": first.topic, "subtopology": 0}}}
+        nowhere = tmp_path / "no state"
+        assert await take_as_it_is(log, lease, described, prepared.topics[first.topic], nowhere) == 0
         last = opened(worker, 0, Role.STANDBY)
         await until(lambda: bool(last.by_changelog) and last.position() == 2 * COUNT)
         assert last.restored_from == COUNT + 5, "from where the changelog begins, with what it had"

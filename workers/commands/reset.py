@@ -40,7 +40,7 @@ from workers.same_topics import TOPIC_IDS
 from workers.tasks.halts import HALTS
 from workers.topic_identities import SEEN, TAKEN
 
-UNDER_LEASE = (BASE, HISTORY, OPERATION, BACKFILLED)
+UNDER_LEASE = (BASE, HISTORY, OPERATION, BACKFILLED, STARTS)
 FORGOTTEN = (
     HALTS,
     BEGUN,
@@ -48,7 +48,6 @@ FORGOTTEN = (
     SEEN,
     TAKEN,
     TOPIC_IDS,
-    STARTS,
     NUMBERING,
     DESCRIPTION,
 )  # what the application knew of itself; its secret stays

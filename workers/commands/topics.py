@@ -27,7 +27,7 @@ from workers.commands.show import show_json
 from workers.fleet.client import description, log_of
 from workers.fleet.held_lease import lease_held
 from workers.fleet.presence import is_looked_after
-from workers.log.written_back import write_back
+from workers.log.written_back import take_as_it_is
 from workers.prepare import DESCRIPTION
 
 PARTITIONS_MAX = 10_000
@@ -130,18 +130,18 @@ async def _accept(args: Any) -> dict[str, Any]:
                 f"'{application}' has not run on a topic '{args.topic}'; name one as it is called in the log"
             )
     outcome = "done" if known or written else "nothing to do"
-    return {"application": application, "topic": args.topic, "outcome": outcome, "written_back": written or 0}
+    return {"application": application, "topic": args.topic, "outcome": outcome, "written_back": written}
 
 
-async def _written_back(log: GroupLog, described: Mapping[str, Any], topic: str, state: Path) -> int | None:
-    """See written_back.py; no instance is given a task meanwhile. Raises RefusedBySafety."""
+async def _written_back(log: GroupLog, described: Mapping[str, Any], topic: str, state: Path) -> int:
+    """See written_back.py. Raises RefusedBySafety."""
     info = (await log.topics([topic])).get(topic)
     if info is None or info.kind != "changelog":
-        return None
+        return 0
     if not any((await log.starts([Partition(topic, number) for number in range(info.partitions)])).values()):
-        return None
-    async with lease_held(log, described["id"], "topics accept"):
-        return await write_back(log, described["id"], described, info, state)
+        return 0
+    async with lease_held(log, described["id"], "topics accept") as held:
+        return await take_as_it_is(log, held.lease, described, info, state)
 
 
 async def _grow(args: Any) -> dict[str, Any]:

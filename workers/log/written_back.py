@@ -1,52 +1,102 @@
-"""A changelog whose beginning others deleted has its table again: what stores on this machine have is written behind what is left.
+"""A changelog whose beginning others deleted is taken as it is, and has its table again where a store on this machine has it: its
+entries are written behind what is left.
 
-One rule: what is left is newer than any store that lacks it, so a key of which it has anything is not written. Written twice is
-as written once, so that a run which ended half way is made again. While nothing runs: `orchestrator topics accept`.
+One rule: what was left is newer than any store that lacks it, so a key of which it has anything is not written; all of it comes in
+one transaction with what is known of it. On several machines, before the next start, the store that has most is the one that
+counts, in whatever order they are asked. While nothing runs, under the lease: `orchestrator topics accept`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from state.clocks import wall_ms
 from state.directory import StateDirectory
 from state.left_stores import LeftStores, left_stores
-from state.log import base, cut_changelogs
+from state.log import base
+from state.log.batches import decode
+from state.log.cut_changelogs import STARTS, Taken, taken
+from state.log.group_store import AppMetadata, Lease
 from state.log.protocol import GroupLog, NewRecord, Partition, TopicInfo
 from state.store.rocksdb import pairs_on_disk
-from workers.log.copying import CHUNK, records_of
+from workers.same_topics import TOPIC_IDS
+
+CHUNK = 1_000
+_WAIT_MS = 500
 
 
-async def write_back(
-    log: GroupLog, application: str, described: Mapping[str, Any], topic: TopicInfo, state: Path
-) -> int | None:
-    """How many entries of stores below `state`, the application's folder, were written to the changelog `topic`; None where it
-    is none, or lacks nothing. Raises DirectoryLocked where an instance has one open."""
-    found = [(name, facts) for name, facts in described["tables"].items() if facts["changelog_topic"] == topic.name]
-    bases = await log.metadata_of(application, base.BASE)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The store whose entries are written: where, and up to where it has its changelog; keys of what was left, and of what another
+    store has written back since."""
+
+    partition: Partition
+    path: Path
+    offset: int
+    left: set[bytes]
+    before: set[bytes]
+
+
+async def take_as_it_is(
+    log: GroupLog, lease: Lease, described: Mapping[str, Any], topic: TopicInfo, state: Path
+) -> int:
+    """Goes on with what the changelog `topic` has; returns how many entries of stores below `state`, the application's folder,
+    were written to it. Raises DirectoryLocked where an instance has one open, LeaseLost."""
+    application = lease.application
+    tables = [(name, facts) for name, facts in described["tables"].items() if facts["changelog_topic"] == topic.name]
     partitions = [Partition(topic.name, number) for number in range(topic.partitions)]
-    cut = [one for one, start in sorted((await log.starts(partitions)).items()) if start]
-    if not found or not cut or base.of_topic(bases, topic) is not None:
-        return None
-    table, facts = found[0]
-    judge, written, whole = await left_stores(log, application, [topic.name]), 0, []
-    for one in cut:
-        task = f"{facts['subtopology']}_{one.number}"
-        best = _newest(state, task, table, one, judge)
-        if best is not None:
-            directory, path = best
-            with directory.lock(task):
-                written += await _written(log, one, path)
-            whole.append(one.number)
-    await cut_changelogs.take(log, application, topic, whole)
-    return written
+    starts, ends = await log.starts(partitions), await log.ends(partitions, settled=True)
+    based = base.of_topic(await log.metadata_of(application, base.BASE), topic)
+    if not tables or not any(starts.values()) or based is not None:
+        return 0
+    known = taken(await log.metadata_of(application, STARTS), topic)
+    has_started = await log.metadata(application, TOPIC_IDS, topic.name) is not None  # since it was taken before
+    (table, facts), judge = tables[0], await left_stores(log, application, [topic.name])
+    found: list[_Found] = []
+    stores, first_ends = dict(known.stores), dict(known.ends)
+    with ExitStack() as locks:
+        for one, start in sorted(starts.items()):
+            if not start or (has_started and start <= known.starts.get(one.number, 0)):
+                continue
+            if has_started or one.number not in stores:
+                stores.pop(one.number, None)
+                first_ends[one.number] = ends[one]
+            task = f"{facts['subtopology']}_{one.number}"
+            best = _newest(state, task, table, one, judge)
+            if best is None or best[0] <= stores.get(one.number, 0):
+                continue
+            stores[one.number] = best[0]
+            locks.enter_context(best[1].lock(task))
+            left = await _keys(log, one, start, first_ends[one.number])
+            before = await _keys(log, one, max(start, first_ends[one.number]), ends[one])
+            found.append(_Found(one, best[2], best[0], left, before - left))
+        after = Taken(topic.topic_id, {one.number: start for one, start in starts.items() if start}, stores, first_ends)
+        if after == known:
+            return 0
+        note = AppMetadata(application, STARTS, topic.name, msgspec.json.encode(after))
+        counts: dict[Partition, int] = {}
+        now_ms = wall_ms()
+
+        def parts() -> Iterator[Mapping[Partition, Sequence[NewRecord]]]:
+            for one in found:
+                counts[one.partition] = 0
+                for chunk in _entries(one, now_ms):
+                    counts[one.partition] += len(chunk)
+                    yield {one.partition: chunk}
+
+        await log.seed_positions(lease, {}, {}, metadata=[note], parts=parts)
+    return sum(counts.values())
 
 
 def _newest(
     state: Path, task: str, table: str, partition: Partition, judge: LeftStores
-) -> tuple[StateDirectory, Path] | None:
+) -> tuple[int, StateDirectory, Path] | None:
     """The store of this machine that has most of its changelog, and is of it."""
     best: tuple[int, StateDirectory, Path] | None = None
     for name in sorted(path.name for path in state.glob("*/") if (path / task / table).is_dir()):
@@ -56,18 +106,36 @@ def _newest(
             continue
         if best is None or seen.peek.offset > best[0]:
             best = seen.peek.offset, directory, seen.path
-    return None if best is None else best[1:]
+    return best
 
 
-async def _written(log: GroupLog, partition: Partition, path: Path) -> int:
-    left = {record.key async for record in records_of(log, partition)}
-    chunk, count, now_ms = [], 0, wall_ms()
-    for key, value in pairs_on_disk(path, b"", None):
-        if key not in left:
+async def _keys(log: GroupLog, partition: Partition, position: int, end: int) -> set[bytes]:
+    """Of the records between these offsets."""
+    keys: set[bytes] = set()
+    reader = log.reader()
+    try:
+        reader.add(partition, position)
+        while position < end:
+            for fetched in await reader.poll(wait_ms=_WAIT_MS):
+                records = decode(fetched.data, fetched.position) if fetched.data else ()
+                keys.update(record.key or b"" for record in records if position <= record.offset < end)
+                position = fetched.next_position
+    finally:
+        await reader.close()
+    return keys
+
+
+def _entries(found: _Found, now_ms: int) -> Iterator[list[NewRecord]]:
+    """What the store has, and deletions of what another one had and this one has not."""
+    chunk: list[NewRecord] = []
+    gone = set(found.before)
+    for key, value in pairs_on_disk(found.path, b"", None):
+        gone.discard(key)
+        if key not in found.left:
             chunk.append(NewRecord(key, value, now_ms))
         if len(chunk) == CHUNK:
-            await log.append({partition: chunk})
-            count, chunk = count + CHUNK, []
+            yield chunk
+            chunk = []
+    chunk += [NewRecord(key, None, now_ms) for key in sorted(gone)]
     if chunk:
-        await log.append({partition: chunk})
-    return count + len(chunk)
+        yield chunk

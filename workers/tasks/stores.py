@@ -121,7 +121,7 @@ class StoreOpener:
                 info = self._prepared.topics[partition.topic]
                 based = base.of_topic(bases, info)
                 taken = cut_changelogs.taken(cut, info)
-                as_it_is = taken.starts.get(partition.number, 0), partition.number in taken.whole
+                as_it_is = taken.starts.get(partition.number, 0), partition.number in taken.stores
                 kept = info.delete_retention_ms, forgotten.get(partition, 0), *as_it_is
                 change = _Changelog(task, table, partition, starts[partition], ends[partition], based, *kept)
                 opened[table] = await self._open_table(change, _behind(opened, read))
