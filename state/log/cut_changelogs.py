@@ -2,9 +2,9 @@
 
 One rule: nothing of this software removes what a changelog begins with, so a table that is restored from one which begins
 later lacks values while its task goes on behind what it had counted. No store is made from it, and none that stands before
-its beginning is wiped, until an operator takes it as it is (`orchestrator topics accept`). What was taken is kept as metadata
-of kind STARTS under the name of the topic (written by workers/log/written_back.py). A changelog with a base (base.py) is another case: what is missing is in a snapshot.
-Used where stores are opened, and by whatever takes a changelog for a table: snapshots, `repartition`, `log copy`, Spark.
+its beginning is wiped, until an operator takes it as it is (`orchestrator topics accept`, workers/log/written_back.py). What was
+taken is kept as metadata of kind STARTS under the name of the topic. A changelog with a base (base.py) is another case: what is
+missing is in a snapshot. Used where stores are opened, and by whatever takes a changelog for a table: snapshots, `repartition`, `log copy`, Spark.
 """
 
 from __future__ import annotations
