@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.errors import RefusedBySafety
 from state.clocks import wall_ms
 from state.directory import StateDirectory
 from state.left_stores import LeftStores, left_stores
@@ -33,12 +34,11 @@ _WAIT_MS = 500
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The store whose entries are written: where, and up to where it has its changelog; keys of what was left, and of what another
-    store has written back since."""
+    """The store whose entries are written: to which partition, and where it lies; keys of what was left there, and of what was written
+    back from another store since."""
 
     partition: Partition
     path: Path
-    offset: int
     left: set[bytes]
     before: set[bytes]
 
@@ -47,7 +47,8 @@ async def take_as_it_is(
     log: GroupLog, lease: Lease, described: Mapping[str, Any], topic: TopicInfo, state: Path
 ) -> int:
     """Goes on with what the changelog `topic` has; returns how many entries of stores below `state`, the application's folder,
-    were written to it. Raises DirectoryLocked where an instance has one open, LeaseLost."""
+    were written to it. Raises DirectoryLocked where an instance has one open, LeaseLost,
+    RefusedBySafety."""
     application = lease.application
     tables = [(name, facts) for name, facts in described["tables"].items() if facts["changelog_topic"] == topic.name]
     partitions = [Partition(topic.name, number) for number in range(topic.partitions)]
@@ -75,7 +76,7 @@ async def take_as_it_is(
             locks.enter_context(best[1].lock(task))
             left = await _keys(log, one, start, first_ends[one.number])
             before = await _keys(log, one, max(start, first_ends[one.number]), ends[one])
-            found.append(_Found(one, best[2], best[0], left, before - left))
+            found.append(_Found(one, best[2], left, before - left))
         after = Taken(topic.topic_id, {one.number: start for one, start in starts.items() if start}, stores, first_ends)
         if after == known:
             return 0
@@ -90,7 +91,10 @@ async def take_as_it_is(
                     counts[one.partition] += len(chunk)
                     yield {one.partition: chunk}
 
-        await log.seed_positions(lease, {}, {}, metadata=[note], parts=parts)
+        if not await log.seed_positions(lease, {}, {}, metadata=[note], parts=parts):
+            raise RefusedBySafety(
+                f"'{application}' was begun meanwhile, and nothing was written; stop it, and run the command again"
+            )
     return sum(counts.values())
 
 
