@@ -23,7 +23,7 @@ STARTS = MetadataKind("changelog-starts", under_lease=True)
 
 class Taken(msgspec.Struct, frozen=True):
     """How the topic of this id was taken as it is, by partition: with which beginnings; up to where the store had its changelog
-    whose entries were written back; and where the changelog ended before any were."""
+    whose entries were written back; and where the changelog ended before any were, until the app has gone on."""
 
     topic_id: str = ""
     starts: dict[int, int] = {}

@@ -179,8 +179,11 @@ async def test_of_stores_on_several_machines_the_one_with_most_counts(
         await place.take(tmp_path / machine, starts=False)
     assert await place.restored() == KEYS
     await keep(place.log, place.prepared)
+    await place.log.append({place.changelog: [NewRecord(b"0", b"since", 1)]})
     before = await place.log.ends([place.changelog])
-    assert await place.take(tmp_path / "newer") == 0, "the app has gone on since"
+    await place.fill(tmp_path / "late", KEYS, 6)
+    for _ in range(3):
+        assert await place.take(tmp_path / "late", starts=False) == 0, "the app has gone on since"
     assert await place.log.ends([place.changelog]) == before
 
 

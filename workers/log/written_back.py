@@ -63,7 +63,10 @@ async def take_as_it_is(
     stores, first_ends = dict(known.stores), dict(known.ends)
     with ExitStack() as locks:
         for one, start in sorted(starts.items()):
-            if not start or (has_started and start <= known.starts.get(one.number, 0)):
+            if not start:
+                continue
+            if start <= known.starts.get(one.number, 0) and (has_started or one.number not in first_ends):
+                first_ends.pop(one.number, None)  # the app has gone on since, and no store elsewhere counts any more
                 continue
             if has_started or one.number not in stores:
                 stores.pop(one.number, None)
