@@ -14,29 +14,34 @@ import sys
 import time
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from sys import UnraisableHookArgs
+    from types import FrameType
 
 AGAIN_S = 0.001
-_state = {"is ours": False}
+_state: dict[str, Any] = {"is ours": False}
 
 
 def send_again(before: Callable[[UnraisableHookArgs], object]) -> None:
-    """From now on. `before` shows what is lost and is none of these."""
+    """From now on, by the main thread. `before` shows what is lost and is none of these."""
 
     def lost(unraisable: UnraisableHookArgs) -> None:
-        number = _signal_of(unraisable.exc_value)
-        if number is None or signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL, None):
-            before(unraisable)
-        else:
-            with suppress(RuntimeError):  # no thread can be made any more: it ends already
-                _thread.start_new_thread(_sent, (number,))  # here it would be lost once more
+        try:
+            number = _signal_of(unraisable.exc_value)
+            if number is None or signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL, None):
+                before(unraisable)
+            else:
+                _send(number)
+        except (KeyboardInterrupt, SystemExit) as raised:  # one that comes meanwhile would be dropped here too
+            number = _signal_of(raised)
+            if number is not None:
+                _send(number)
 
     sys.unraisablehook = lost
-    _state["is ours"] = True
+    _state.update({"is ours": True, "hook": lost.__code__, "main thread": _thread.get_ident()})
 
 
 def ends() -> None:
@@ -53,6 +58,22 @@ def _signal_of(error: BaseException | None) -> int | None:
     return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
 
 
-def _sent(number: int) -> None:
+def _send(number: int) -> None:
+    with suppress(RuntimeError):  # no thread can be made any more: it ends already
+        _thread.start_new_thread(_sent, (number, _state["main thread"]))  # here it would be lost once more
+
+
+def _sent(number: int, main_thread: int) -> None:
+    """Not while the main thread is still in that hook: with much to do it may be there for longer than one pause."""
     time.sleep(AGAIN_S)
+    while _in_the_hook(sys._current_frames().get(main_thread)):
+        time.sleep(AGAIN_S)
     os.kill(os.getpid(), number)
+
+
+def _in_the_hook(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is _state["hook"]:
+            return True
+        frame = frame.f_back
+    return False

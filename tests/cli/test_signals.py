@@ -125,6 +125,27 @@ def test_a_signal_while_the_app_is_imported_is_not_its_mistake(
     assert (done.code, done.err) == (code, ""), done
 
 
+WITHIN_THE_HOOK = """
+import _thread, os, signal, time
+
+start = _thread.start_new_thread
+
+def slow(*arguments):
+    start(*arguments)
+    time.sleep(0.05)  # as where the machine has much to do: what was started runs first
+
+_thread.start_new_thread = slow
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_lost_signal_is_not_sent_again_where_it_is_lost_again(console: Console, number: int, code: int) -> None:
+    kill = IN_A_CALLBACK.format(f"os.kill(os.getpid(), {number})")
+    console.write("slow.py", f"{WITHIN_THE_HOOK}\n{kill}\nfrom bank import app")
+    done = console("run", "slow:app")
+    assert (done.code, done.err) == (code, ""), done
+
+
 @pytest.mark.parametrize("code", ["0", "3", '"no"', ""])
 def test_an_app_that_ends_the_program_is_an_error(console: Console, code: str) -> None:
     """Its own code is none of ours: with 0 a supervisor would take the fleet for one that ended in order."""
