@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
 import pty
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -16,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from state.log.protocol import Partition
+from state.log.sqlite import open_sqlite
 from tests.cli.console import DEADLINE_S, Console
 from workers.commands.status import in_place, total
 
@@ -114,3 +118,36 @@ def test_what_is_shown_in_place_fits() -> None:
 
 def test_what_is_not_known_is_no_number() -> None:
     assert total([]) is None and total([None, None]) is None and total([None, 0, 2.5]) == 2.5
+
+
+def test_status_says_why_tasks_do_not_run_whose_changelogs_were_cut(console: Console) -> None:
+    """They were "moving", with 0 behind, as any task on its way."""
+    changes = "bank-balances-changelog"
+    console.pay(*((f"a{n}", 1) for n in range(40)))
+    fleet = console.run(instances=1)
+    assert console.balance("a1") == "1\n"
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    shutil.rmtree(console.folder / ".orchestrator/state")
+
+    async def cut() -> None:
+        log = await open_sqlite(console.folder / ".orchestrator/bank.db", create=False)
+        assert await log.trim(await log.ends([Partition(changes, number) for number in range(8)]))
+        await log.close()
+
+    asyncio.run(cut())
+    fleet = console.run(instances=1, wait=False)
+    found = ""
+
+    def is_shown() -> bool:
+        nonlocal found
+        found = console.here("status", "bank").out
+        return " does not run: table balances, " in found
+
+    console.until("the reason", is_shown)
+    assert f"`orchestrator topics accept bank {changes}`" in found
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    assert console.here("topics", "accept", "bank", changes).code == 0
+    console.run(instances=1)
+    assert "does not run" not in console.here("status", "bank").out

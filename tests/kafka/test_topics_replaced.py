@@ -105,6 +105,7 @@ async def test_a_changelog_that_was_emptied_wipes_no_store_and_fills_none(bank: 
 
     again = bank.console.start("run", "bank:app", name="again")
     bank.console.until("a line", lambda: f"topics accept bank {CHANGES}`" in bank.console.said("again"))
+    bank.console.until("why", lambda: " does not run: table balances, " in bank.console("status", "bank").out)
     again.terminate()
     await asyncio.to_thread(again.wait, 30)
     taken = bank.console("topics", "accept", "bank", CHANGES)

@@ -18,7 +18,7 @@ from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
 from orchestrator.model import Ending, MemberStatus, Role, TaskId
 from state import history
-from state.errors import ChangelogCut, DirectoryUnusable, LogReplaced, StateError, StoreDamaged, StoreDeleted
+from state.errors import DirectoryUnusable, LogReplaced, StateError, StoreDamaged, StoreDeleted
 from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
@@ -47,6 +47,7 @@ from workers.worker.pulse import Pulse
 from workers.worker.record_loop import RecordLoop
 from workers.worker.restore_loop import RestoreLoop
 from workers.worker.session import Session
+from workers.worker.unopened import Unopened
 
 log = logging.getLogger("orchestrator.worker")
 DRAIN_S = 10.0
@@ -94,6 +95,7 @@ class Worker:
         self.globals = GlobalTables(self)
         self.restores = RestoreLoop(self)
         self.records = RecordLoop(self)
+        self.unopened = Unopened(self.surroundings.clock)
         self.failure: BaseException | None = None
         self.report = 0  # where nothing fails
         self.stopping = asyncio.Event()
@@ -181,7 +183,7 @@ class Worker:
         if isinstance(error, StoreDeleted):
             self.deleted.add(run)
         else:
-            goes_on = "tried again" if isinstance(error, DirectoryUnusable | ChangelogCut) else "restored from the log"
+            goes_on = "tried again" if self.unopened.hold(run.id, error) else "restored from the log"
             log.error("%s: %s; it is %s", run.id, error, goes_on)
         self.measures.add(ERRORS, 1, "state")
         run.is_damaged = run.is_damaged or (isinstance(error, StoreDamaged) and not isinstance(error, StoreDeleted))
@@ -247,7 +249,7 @@ class Worker:
         for run in self.runs.values():
             if run.halt is not None and run.process is None:
                 lines.append(f"{run.id} is halted at {run.halt.record}: {run.halt.error}")
-        return joined([*lines, *self.measuring.notices()])
+        return joined([*lines, *self.unopened.notices(self.runs), *self.measuring.notices()])
 
     # ---- the machine
 
