@@ -117,6 +117,10 @@ class LeaseLost(StateError):
     """The coordinator's lease is held by a newer term; nothing was written."""
 
 
+class LeaseGivenUp(LeaseLost):
+    """Its holder gave the lease up by itself, because the log did not answer: no answer of the log."""
+
+
 class Refused(StateError):
     """Scopes of a commit have another owner now; nothing at all was written.
 

@@ -128,12 +128,25 @@ async def found(log: GroupLog, app: App) -> tuple[bytes | None, Topology, Mappin
         described = await log.metadata(app.id, DESCRIPTION, "app")
         if described:
             app.check_schema(json.loads(described))
+            await _refuse_other_numbers(log, app, json.loads(described), existing)
     except PipelineError as error:
         # Where a repartition has grown some topics and not all, the error's own advice would lose the state.
         await refuse_half_done(log, app.id)
         raise AppRefused(str(error)) from error
     await refuse_others(log, topology, existing)
     return kept_numbers, topology, existing
+
+
+async def _refuse_other_numbers(
+    log: GroupLog, app: App, described: Mapping[str, object], existing: Mapping[str, TopicInfo]
+) -> None:
+    """Raises AppRefused for a topic with records that would be read as other numbers than they are."""
+    from pipeline.definitions.describe import other_numbers  # commands without an app need none of it
+
+    for topic, why in other_numbers(app, described).items():
+        there = [Partition(topic, number) for number in range(existing[topic].partitions)] if topic in existing else []
+        if await log.starts(there) != await log.ends(there):
+            raise AppRefused(why)
 
 
 async def _fitting(log: GroupLog, app: App) -> Topology | None:

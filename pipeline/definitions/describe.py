@@ -160,6 +160,24 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
             raise SchemaRefused(f"{what}: {problem}, or app.table(..., upgrade=function)")
 
 
+def other_numbers(app: Declarations, kept: Mapping[str, Any]) -> dict[str, str]:
+    """Topics of which a number is read as another one than an earlier version (its `describe()`) wrote or read, by their name in the log,
+    each with what it says: the eight bytes of an int are a float, too. Any other change shows in the first record that does not
+    fit, and may be the correction of what was declared."""
+    found: dict[str, str] = {}
+    for topic in app.topics.values():
+        old = kept.get("topics", {}).get(topic.topic)
+        if old is None:
+            continue
+        for what, name, codec in (("keys", "key_codec", topic.key_codec), ("values", "value_codec", topic.value_codec)):
+            if {old[name], now := codec_name(codec)} == {"int", "float"}:
+                found[topic.topic] = (
+                    f"app {app.id!r}, topic {topic.topic!r}: its {what} were {old[name]} and are {now} now, and each that is there would "
+                    f"be read as another number; change the type back, or use another topic, or begin anew with `orchestrator reset {app.id}`"
+                )
+    return found
+
+
 def _is_announced(app: Declarations, table: str) -> bool:
     """Whether a function is called for what closes in it."""
     return any(one.due is not None and one.due.name == table for one in app.processors.values())

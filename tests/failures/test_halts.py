@@ -14,6 +14,7 @@ import pytest
 from pipeline.values.partitioner import partition_of
 from tests.cli.console import Console
 from workers.commands import query
+from workers.journal import read_journals
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms", "--on-halt", "continue")
@@ -91,6 +92,10 @@ def test_an_error_as_long_as_a_record_keeps_its_worker_in_the_group(console: Con
     assert "is halted at" in notice and "no no no" in notice and notice.endswith("...")
 
 
+def journal(console: Console) -> list[dict[str, Any]]:
+    return list(read_journals(console.folder / ".orchestrator/state/bank"))
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_no_next_owner_tries_the_record_and_resume_skips_it(console: Console, how: str) -> None:
     console.write("bank.py", APP.format(end=ENDS[how]))
@@ -111,7 +116,9 @@ def test_no_next_owner_tries_the_record_and_resume_skips_it(console: Console, ho
         return any(t["active"] not in (None, task["active"]) or t["epoch"] > task["epoch"] for t in halted(console))
 
     console.until("another owner", elsewhere)
-    assert console.here("wait", "bank", "--instances", "2").code == 0
+    waited = console.here("wait", "bank", "--instances", "2", "--json")
+    assert waited.code == 0 and waited.json["halted"] == [task["id"]], waited
+    assert f"warning: {task['id']} is halted at {task['halted']['record']}; `orchestrator resume bank" in waited.err
     assert 17 not in receipts(console)
 
     def waiting() -> int:
@@ -127,6 +134,8 @@ def test_no_next_owner_tries_the_record_and_resume_skips_it(console: Console, ho
     console.until("all others", lambda: receipts(console) == [n for n in (*range(40), *range(100, 140)) if n != 17])
     console.until("the end of the halt", lambda: not halted(console))
     assert (console.folder / "tries").read_text() == tries
+    started = [(row["task"], row["epoch"]) for row in journal(console) if row["what"] == "started"]
+    assert len(started) == len(set(started)), "history would show that it was restored when it was resumed"
     assert console.here("resume", "bank", task["id"]).out == f"nothing to do: {task['id']} is not halted\n"
     for wrong in ("9_9", "0_99", "0"):
         done = console.here("resume", "bank", wrong)

@@ -12,7 +12,7 @@ from orchestrator.coordinator.services import Services
 from state.log.memory import MemoryLog
 from tests.contracts.logs import until
 from workers.connection.credentials import instance_credentials, secret_path
-from workers.instance.candidate import Candidate
+from workers.instance.candidate import REPORTS_S, Candidate, Reports
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
@@ -82,3 +82,13 @@ async def test_a_coordinator_that_only_its_own_machine_reaches_is_left_in_peace(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await services.close()
+
+
+def test_a_reason_with_an_id_of_its_own_each_time_fills_no_log() -> None:
+    """Each try to coordinate has a transactional id of its own: where the right to it was taken away, there were three lines a second."""
+    reports = Reports()
+    shown = [reports.is_due(f"ring.coordinator.{n}: not allowed", 50.0 + n / 3) for n in range(90)]
+    assert shown.count(True) == 30 / REPORTS_S and shown[0]
+    assert reports.is_due("the broker is away", 90.0)
+    assert not reports.is_due("the broker is away", 1_000.0)
+    assert reports.is_due("not allowed", 1_000.0)

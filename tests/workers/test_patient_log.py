@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from state.errors import LeaseLost, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
+from state.errors import LeaseGivenUp, LeaseLost, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
 from tests.process_simulation.chance import Order
 from tests.process_simulation.loop import VirtualLoop
 from workers.log.patient_log import SILENT_S, End, Patience
@@ -185,6 +185,51 @@ def test_it_is_the_log_that_is_silent_and_not_one_call() -> None:
             assert (patience.reason, patience.waits) == ("", 0)
 
     in_virtual_time(work)
+
+
+def test_the_wait_is_that_of_the_calls_that_began_it(caplog: pytest.LogCaptureFixture) -> None:
+    """A topic of which a replica is missing takes no commit, and facts are written beside it: the log could be used again, the
+    lines said, and could not five seconds later; `--log-timeout` began anew each time, and so never came."""
+
+    async def work(loop: VirtualLoop, patience: Patience) -> None:
+        answers = [answers_after(SILENT_S + 1.0, LogUnavailable("a replica is missing")), answers_after(3.0)]
+        call = asyncio.create_task(patience(lambda: answers.pop(0)()))
+        await asyncio.sleep(SILENT_S + 0.5)
+        for reason in ("no answer for 5 s", "a replica is missing"):
+            assert patience.reason == reason
+            await patience(answers_after(0.1))
+            assert (patience.reason, patience.waits) == (reason, 1)
+            await asyncio.sleep(1.0)
+        await call
+        assert (patience.reason, patience.waits) == ("", 1)
+
+    in_virtual_time(work)
+    assert [one.partition(":")[0] for one in caplog.messages] == [
+        "waiting for the log to be written",
+        "waiting for the log to be written",
+        "the log can be used again after 9.0 s",
+    ]
+
+
+async def test_the_limit_of_a_call_is_not_put_off_by_others() -> None:
+    log = Answers(*[away] * 20)
+    patience, beside = Patience("write", LIMIT_S, lambda: log.now, End()), Answers(*["written"] * 20)
+
+    async def both() -> str:
+        await patience(beside)
+        return await log()
+
+    with pytest.raises(LogTimedOut):
+        await patience(both)
+
+
+async def test_who_gives_a_lease_up_by_itself_had_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """The line said that the log could be used again, and the next one that it does not answer."""
+    log = Answers(away, lambda: LeaseGivenUp("silent"))
+    patience = Patience("write", LIMIT_S, lambda: log.now, End())
+    with pytest.raises(LeaseGivenUp):
+        await patience(log)
+    assert "can be used again" not in caplog.text
 
 
 def test_the_reason_of_a_log_that_was_silent_takes_its_place(caplog: pytest.LogCaptureFixture) -> None:

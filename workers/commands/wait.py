@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
@@ -14,18 +15,22 @@ from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
+from state.log.group_store import GroupStore
 from workers.commands.show import show_json
 from workers.connection.credentials import NoSecret
 from workers.fleet.client import client_of, description, log_of
 from workers.fleet.presence import may_be_looked_after
 from workers.log.logs import NoLog, log_path
+from workers.tasks import halts
 
 POLL_S = 0.1
 MAKING_S = 10.0  # a start that has just begun: with a tenth of a core the imports alone take seconds
 
 
 def run(argv: list[str]) -> int:
-    parser = Parser("wait", "Wait until every task runs and nothing moves.")
+    parser = Parser(
+        "wait", "Wait until every task has its place and nothing moves. Of tasks that are halted there is a warning."
+    )
     parser.add_argument("app", metavar="APP")
     parser.add_argument(
         "--instances", type=checked(whole_number), default=1, help="and at least that many instances are there"
@@ -63,13 +68,24 @@ async def _unknown(args: Any, *, may_be_made: bool) -> str:
     return ""
 
 
+async def _halted(log: GroupStore, application: str) -> list[str]:
+    """The tasks that are halted, with a warning of each: they have their places, and process nothing."""
+    found = {task: halt for task, halt in (await halts.read_all(log, application)).items() if not halt.skip}
+    for task, halt in sorted(found.items()):
+        print(
+            f"warning: {task} is halted at {halt.record}; `orchestrator resume {application} {task}` tries it again",
+            file=sys.stderr,
+        )
+    return sorted(found)
+
+
 async def _wait(args: Any) -> dict[str, Any]:
     """Also for a log and a coordinator that are not there yet: a script that waits has often just started them."""
     deadline = monotonic_s() + args.timeout / 1000
     making, seen = monotonic_s() + MAKING_S, "it has not begun"
     while True:
         try:
-            async with client_of(args) as (application, _, client):
+            async with client_of(args) as (application, group_log, client):
                 while True:
                     status = await client.ask(StatusRequest(), retry_s=max(0.0, deadline - monotonic_s()))
                     # One that has been bounced and is not back keeps its tasks, and runs none of them.
@@ -80,7 +96,8 @@ async def _wait(args: Any) -> dict[str, Any]:
                         else f"{counted(there, 'instance')} of {args.instances} {'is' if there == 1 else 'are'} there"
                     )
                     if status["stable"] and there >= args.instances:
-                        return {"application": application, "generation": status["generation"], "instances": there}
+                        found = {"application": application, "generation": status["generation"], "instances": there}
+                        return {**found, "halted": await _halted(group_log, application)}
                     if monotonic_s() > deadline:
                         break
                     await asyncio.sleep(POLL_S)

@@ -40,7 +40,22 @@ from workers.worker.growth import seen_again
 
 log = logging.getLogger("orchestrator.candidate")
 LOOK_S, GIVE_BACK_S = 0.3, 1.0
-REACH_S, AGAIN_S = 3.0, 5.0
+REACH_S, AGAIN_S, REPORTS_S = 3.0, 5.0, 10.0
+
+
+class Reports:
+    """Of why there is no coordinator from here: looks follow each other several times a second, and a reason may have an id of its own
+    each time."""
+
+    def __init__(self) -> None:
+        self._last, self._again_s = "", 0.0
+
+    def is_due(self, reason: str, now_s: float) -> bool:
+        """Whether a line is written: one for each reason, and no more than one in `REPORTS_S`."""
+        if reason == self._last or now_s < self._again_s:
+            return False
+        self._last, self._again_s = reason, now_s + REPORTS_S
+        return True
 
 
 class Candidate:
@@ -85,7 +100,7 @@ class Candidate:
             self._listener.close()
 
     async def _look_for_ever(self) -> None:
-        reported = ""
+        reports = Reports()
         while True:
             try:
                 lease = await self._log.lease(self._app.id)
@@ -100,10 +115,9 @@ class Candidate:
             except* StateError as errors:  # a coordinator's loops end together, with a group of errors
                 self._listener.close()  # it is not looked at meanwhile, and its listener ends those that are silent for long
                 reason = str(errors.exceptions[0])
-                if reason != reported:  # looks follow each other several times a second
+                if reports.is_due(reason, asyncio.get_running_loop().time()):
                     gone = isinstance(errors.exceptions[0], LogReplaced)  # the workers end, and with them the instance
                     log.log(logging.INFO if gone else logging.WARNING, "no coordinator from here for now: %s", reason)
-                reported = reason
                 if isinstance(first := errors.exceptions[0], LogTimedOut) and log_path(self._spec.log) is not None:
                     self._given_up(first)
             except* Exception:

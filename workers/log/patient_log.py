@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
-from state.errors import LogDamaged, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
+from state.errors import LeaseGivenUp, LogDamaged, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import (
     EXACTLY_ONCE,
@@ -64,8 +64,10 @@ class Patience:
         self._limit_s = limit_s
         self._clock = clock
         self._since = 0.0
-        self._waiting = 0  # calls that the log has refused, and not answered yet
-        self._calls = 0  # that are under way
+        self._under_way: set[object] = set()  # calls
+        self._stuck: set[object] = (
+            set()
+        )  # those of them that the log has refused, or had not answered when the wait began
         self._last_answer_at = 0.0  # when the log answered last, or the first of these calls began
         self._unclear_since, self._unclear_at = 0.0, -math.inf  # the first and the last of outcomes that are not known
         self._is_silent = False  # the reason is that calls under way have no answer
@@ -73,9 +75,8 @@ class Patience:
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of `call`, made again until the log can be used. Raises LogTimedOut."""
-        pause = PAUSE_S
-        waits = 0
-        self._begins()
+        pause, own, is_given_up = PAUSE_S, object(), False
+        self._begins(own)
         try:
             while True:
                 begun = self._clock()
@@ -84,38 +85,42 @@ class Patience:
                 except LogUnavailable as error:
                     if self._end.reason:
                         raise LogTimedOut(self._end.reason) from error
-                    self._waiting, waits = self._waiting + 1 - waits, 1
+                    self._stuck.add(own)
                     self._away(error, begun)
                     await asyncio.sleep(min(pause, self._left_s()))
                     pause = min(PAUSE_MAX_S, pause * 2)
-                except LogTimedOut:
+                except (LogTimedOut, LeaseGivenUp):  # no answer of the log
                     raise
                 except OutcomeUnknown as error:
                     self._unclear(error, begun)
                     raise
                 except StateError:  # a refusal is an answer
-                    self._answered()
+                    self._answered(own)
                     raise
                 else:
-                    self._answered()
+                    self._answered(own)
                     return answer
         except asyncio.CancelledError:
-            if waits and self._waiting == 1 and self.reason:  # nobody is left who would hear an answer
-                self._over()
+            is_given_up = True
             raise
         finally:
-            self._waiting -= waits
-            self._calls -= 1
-            if self._is_silent and not self._calls:
-                self._over()
+            self._ends(own, is_given_up=is_given_up)
 
-    def _begins(self) -> None:
+    def _begins(self, call: object) -> None:
         """One look serves all calls: a timer for each would cost more than most of them."""
-        if not self._calls:
+        if not self._under_way:
             self._last_answer_at = self._clock()
-        self._calls += 1
+        self._under_way.add(call)
         if self._look is None:
             self._look_in(SILENT_S)
+
+    def _ends(self, call: object, *, is_given_up: bool) -> None:
+        """Of one without an answer, too: where no other waits, none is left that would get it."""
+        self._under_way.discard(call)
+        if call in self._stuck:
+            self._stuck.discard(call)
+            if not self._stuck and (is_given_up or self._is_silent):
+                self._over()
 
     def _look_in(self, seconds: float) -> None:
         self._look = asyncio.get_running_loop().call_later(seconds, self._look_now, self._clock() + seconds)
@@ -123,7 +128,7 @@ class Patience:
     def _look_now(self, due: float) -> None:
         """A call may last for as long as a port's own tries do, half a minute on Kafka: an operator sees it before."""
         self._look = None
-        if not self._calls:
+        if not self._under_way:
             return
         now = self._clock()
         if now - due > LATE_S:
@@ -131,6 +136,7 @@ class Patience:
         silent_s = now - self._last_answer_at
         if silent_s >= SILENT_S and not self.reason:
             self._is_silent = True
+            self._stuck |= self._under_way
             self._begin_wait(self._last_answer_at, f"no answer for {SILENT_S:g} s")
         self._look_in(SILENT_S - silent_s if silent_s < SILENT_S else SILENT_S)
 
@@ -170,9 +176,11 @@ class Patience:
         self._since, self.reason = since, reason
         log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", reason)
 
-    def _answered(self) -> None:
+    def _answered(self, call: object) -> None:
+        """The wait is over once none waits of those that began it: a log may take what others write, of other partitions."""
         self._end.reason, self._last_answer_at, self._unclear_at = "", self._clock(), -math.inf
-        if self.reason:
+        self._stuck.discard(call)
+        if self.reason and not self._stuck:
             log.warning("the log can be used again after %.1f s", self._clock() - self._since)
             self._over()
 

@@ -262,10 +262,11 @@ class TaskRun:
         self.from_ms, self.awaited = left.last_ms, left.is_awaited(committed)
         if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
             return  # given up meanwhile
+        again = self.held_epoch == epoch
         self.halt, self.halt_is_written, self.held_epoch, self._ending = halt, True, epoch, None
         self.committed = dict(committed)
         if halt is not None and not halt.skip:
-            self._report_started()
+            self._report_started(again=again)
             return
         skips.leave_out_records(halt, committed, self.scope, self.worker.caution)
         stores = {table: opened.store for table, opened in self.stores.items()}
@@ -284,19 +285,17 @@ class TaskRun:
         self.worker.records.start(self)
         for partition, position in committed.items():
             self.worker.records.add(self, partition, position)
-        self._report_started()
+        self._report_started(again=again)
 
-    def _report_started(self) -> None:
-        self.worker.journal.write(
-            "started",
-            task=self.scope,
-            epoch=self.epoch,
-            **origins(self.stores),
-            restored_from=self.restored_from,
-            position=self.position(),
-            level_ms=self.level_ms,
-            opened_ms=monotonic_ms() - self.opened_ms,
-        )
+    def _report_started(self, *, again: bool) -> None:
+        if not again:  # one that goes on after a halt started when it was given the task
+            known = {
+                "position": self.position(),
+                "level_ms": self.level_ms,
+                "opened_ms": monotonic_ms() - self.opened_ms,
+            }
+            how = {**origins(self.stores), "restored_from": self.restored_from, **known}
+            self.worker.journal.write("started", task=self.scope, epoch=self.epoch, **how)
         self.worker.event(Progress(self.id, self.position(), self.position()))
         self.worker.event(Started(self.id, self.worker.surroundings.wall_ms(), self.from_ms, self.awaited))
 

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from state.errors import LeaseLost, LogBusy, LogUnavailable, LogUnusable, OutcomeUnknown, StateError
+from state.errors import LeaseGivenUp, LeaseLost, LogBusy, LogUnavailable, LogUnusable, OutcomeUnknown, StateError
 from state.log import checks
 from state.log.group_store import Lease
 from state.log.kafka import facts
@@ -136,10 +136,10 @@ class Leases:
             if records:
                 topic.view.apply_own(UNDER_LEASE, behind[partition], records)
 
-    def given_up(self, lease: Lease, error: StateError) -> LeaseLost:
+    def given_up(self, lease: Lease, error: StateError) -> LeaseGivenUp:
         """A holder that cannot write steps down by its own clock; the next holder of the lease settles what it left."""
         self._held.pop(lease.application, None)
-        return LeaseLost(
+        return LeaseGivenUp(
             f"{lease.holder} gives up the lease of {lease.application} (term {lease.term}), because the log does not "
             f"answer: {error}"
         )
