@@ -45,8 +45,8 @@ from workers.instance import instance
 from workers.instance.candidate import Candidate
 from workers.instance.instance import Instance
 from workers.instance.ledger import LogLedger
-from workers.log import patient_log
-from workers.log.patient_log import Patience
+from workers.log import patience
+from workers.log.patience import Patience
 from workers.tasks import beginning, commit, commit_machine, halts, stores
 from workers.tasks.commit import Taken
 from workers.tasks.commit_machine import SHARE_LIFE, CommitMachine, Share, Work
@@ -221,7 +221,7 @@ def a_busy_log_is_not_waited_for(stack: ExitStack) -> None:
 
 def an_unknown_outcome_is_waited_for(stack: ExitStack) -> None:
     """Calls are made again also where the log does not say that nothing was written."""
-    _patch(stack, patient_log, "LogUnavailable", (LogUnavailable, OutcomeUnknown))
+    _patch(stack, patience, "LogUnavailable", (LogUnavailable, OutcomeUnknown))
 
 
 # ---- beginnings

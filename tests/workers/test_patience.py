@@ -10,7 +10,7 @@ import pytest
 from state.errors import LeaseGivenUp, LeaseLost, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
 from tests.process_simulation.chance import Order
 from tests.process_simulation.loop import VirtualLoop
-from workers.log.patient_log import SILENT_S, End, Patience
+from workers.log.patience import SILENT_S, End, Patience
 
 LIMIT_S = 10.0
 
@@ -211,16 +211,22 @@ def test_the_wait_is_that_of_the_calls_that_began_it(caplog: pytest.LogCaptureFi
     ]
 
 
-async def test_the_limit_of_a_call_is_not_put_off_by_others() -> None:
-    log = Answers(*[away] * 20)
-    patience, beside = Patience("write", LIMIT_S, lambda: log.now, End()), Answers(*["written"] * 20)
+@pytest.mark.parametrize("kind", ["write", "read"])
+async def test_a_commit_that_waits_is_not_put_off_by_other_writes_and_a_read_ends_no_worker_whose_others_go_on(
+    kind: str,
+) -> None:
+    log = Answers(*[away] * 20, "at last")
+    patience, beside = Patience(kind, LIMIT_S, lambda: log.now, End()), Answers(*["answered"] * 21)
 
     async def both() -> str:
         await patience(beside)
         return await log()
 
-    with pytest.raises(LogTimedOut):
-        await patience(both)
+    if kind == "write":
+        with pytest.raises(LogTimedOut):
+            await patience(both)
+    else:
+        assert await patience(both) == "at last"
 
 
 async def test_who_gives_a_lease_up_by_itself_had_no_answer(caplog: pytest.LogCaptureFixture) -> None:
