@@ -108,8 +108,9 @@ async def test_a_commit_behind_late_markers_is_made_again_by_the_same_writer(pla
         for _ in range(2):
             with pytest.raises(
                 LogUnavailable, match="the transaction before it is decided, and its markers are not written"
-            ):
+            ) as raised:
                 await log.commit("bank", "w", [count(2)])
+            assert str(raised.value).endswith(f"in sync; it wrote to {OUT.topic}, {CHANGES.topic}, positions of bank")
         with pytest.raises(LogUnavailable, match="markers are not written"):
             await log.open_writer("bank", "w")
     ends = await log.commit("bank", "w", [count(2)])

@@ -45,9 +45,7 @@ class Patience:
         self._since = 0.0
         self._limit_from = 0.0  # since then nothing has shown that the log can be used by who waits
         self._under_way: set[object] = set()  # calls
-        self._stuck: set[object] = (
-            set()
-        )  # those of them that the log has refused, or had not answered when the wait began
+        self._stuck: set[object] = set()  # of these: refused, or not answered when the wait began
         self._last_answer_at = 0.0  # when the log answered last, or the first of these calls began
         self._unclear_since, self._unclear_at = 0.0, -math.inf  # the first and the last of outcomes that are not known
         self._is_silent = False  # the reason is that calls under way have no answer

@@ -14,9 +14,9 @@ import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from state.errors import StateError
+from state.errors import LogUnavailable, StateError
 from state.log.kafka import rights
-from state.log.kafka.codes import NO_SUCH_ID, NONE, TOPIC_DENIED, KafkaRefused
+from state.log.kafka.codes import CONCURRENT_TRANSACTIONS, NO_SUCH_ID, NONE, TOPIC_DENIED, KafkaRefused
 from state.log.kafka.connections import TRANSACTION, Connections
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import DescribeProducersRequest_v0, DescribeTransactionsRequest_v0
@@ -45,6 +45,15 @@ class Written(NamedTuple):
 
 
 ANYWHERE = Written(None, None)
+
+
+def with_place(error: LogUnavailable, before: Collection[str]) -> LogUnavailable:
+    """Where a transaction cannot begin, as the markers of the one before are not written: with the topics that one was in, as no answer
+    says which brokers are at fault."""
+    cause = error.__cause__
+    if not before or not isinstance(cause, KafkaRefused) or cause.code != CONCURRENT_TRANSACTIONS:
+        return error
+    return LogUnavailable(f"{error}; it wrote to {', '.join(before)}")
 
 
 class EndAgain(Protocol):

@@ -32,7 +32,7 @@ from state.log.batches import Batch
 from state.log.kafka import rights
 from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check, name_of
 from state.log.kafka.connections import GROUP, TRANSACTION, Connections
-from state.log.kafka.left_open import ANYWHERE, LeftOpen, Written
+from state.log.kafka.left_open import ANYWHERE, LeftOpen, Written, with_place
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import TxnOffsetCommitRequest_v3
 from state.log.kafka.rights import on
@@ -96,6 +96,7 @@ class Producer:
         self._producer, self._epoch = -1, -1
         self._sequences: dict[Partition, int] = {}
         self._interrupted = False
+        self._wrote_to: list[str] = []  # where the latest transaction was opened, as people read it
         self.is_torn = False
         """A transaction was aborted that had begun to write: what was sent may still come to its partitions, and may have used up
         numbers of their sequences, so that the next batch would be taken for it. `initialise` ends that, by another epoch."""
@@ -230,9 +231,10 @@ class Producer:
                 await self._left_open.ready()
                 await self._open(partitions, group)
             self._left_open.begun()
-        except LogUnavailable:
+            self._wrote_to = [*sorted({one.topic for one in partitions}), *([f"positions of {group}"] if group else [])]
+        except LogUnavailable as error:
             self._interrupted = False
-            raise
+            raise with_place(error, self._wrote_to) from error.__cause__
         except Exception as error:
             await self._abort(error)
             self._interrupted = False
