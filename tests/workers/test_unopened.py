@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from orchestrator.model import TaskId
@@ -29,7 +26,7 @@ def held(now: list[float]) -> Unopened:
 )
 def test_what_may_pass_is_shown(held: Unopened, error: StateError, passes: bool) -> None:
     assert held.hold(TASK, error) is passes
-    assert held.notices({}) == ([f"0_3 does not run: {error}"] if passes else [])
+    assert held.notices(()) == ([f"0_3 does not run: {error}"] if passes else [])
 
 
 def test_the_last_reason_is_shown_until_some_time_after_it(held: Unopened, now: list[float]) -> None:
@@ -37,13 +34,12 @@ def test_the_last_reason_is_shown_until_some_time_after_it(held: Unopened, now: 
     now[0] += SHOWN_S - 1
     held.hold(TASK, ChangelogCut("cut"))
     now[0] += SHOWN_S - 1
-    assert held.notices({}) == ["0_3 does not run: cut"]
+    assert held.notices(()) == ["0_3 does not run: cut"]
     now[0] += 1
-    assert held.notices({}) == []
+    assert held.notices(()) == []
 
 
-@pytest.mark.parametrize("process", [None, object()])
-def test_a_task_that_processes_is_not_shown(held: Unopened, process: object) -> None:
-    run: Any = SimpleNamespace(process=process)
+def test_a_task_that_processes_is_shown_no_more(held: Unopened) -> None:
     held.hold(TASK, DirectoryFull("full"))
-    assert bool(held.notices({TASK: run})) == bool(held.notices({TASK: run})) == (process is None)
+    assert held.notices({TaskId(0, 4)}) == ["0_3 does not run: full"]
+    assert held.notices({TASK}) == held.notices(()) == []

@@ -6,13 +6,12 @@ come. A failure is shown for a while after it, as between two tries the task has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from orchestrator.model import TaskId
 from state.errors import ChangelogCut, DirectoryUnusable, StateError
 from workers.tasks.stores import CAPACITY_RETRY_S
-from workers.tasks.task import TaskRun
 
 SHOWN_S = 3 * CAPACITY_RETRY_S  # a try, and what it takes the group to place the task again
 
@@ -37,11 +36,8 @@ class Unopened:
             self._held[task] = _Held(str(error), self._clock() + SHOWN_S)
         return passes
 
-    def notices(self, runs: Mapping[TaskId, TaskRun]) -> list[str]:
-        """A line for each task that cannot be opened, given those that are here now."""
+    def notices(self, processing: Collection[TaskId]) -> list[str]:
+        """A line for each task that cannot be opened, given those that process now."""
         now = self._clock()
-        for task, held in list(self._held.items()):
-            run = runs.get(task)
-            if now >= held.until or (run is not None and run.process is not None):
-                del self._held[task]
+        self._held = {task: held for task, held in self._held.items() if now < held.until and task not in processing}
         return [f"{task} does not run: {held.why}" for task, held in sorted(self._held.items())]
