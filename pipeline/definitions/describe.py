@@ -145,6 +145,11 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 "back, or give the function another name"
             )
         if table.spec.upgrade is not None:
+            if value != old["value_codec"] and _is_read_as(old["value_codec"], value):
+                raise SchemaRefused(
+                    f"{what}: its values are stored as {old['value_codec']}, of which {value} reads the bytes as values of its own, so that "
+                    "upgrade= would not be asked; give the table another name, or a type that is written as JSON (a Struct, a dict)"
+                )
             continue
         if value != old["value_codec"]:
             raise SchemaRefused(
@@ -160,6 +165,13 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
             raise SchemaRefused(f"{what}: {problem}, or app.table(..., upgrade=function)")
 
 
+def _is_read_as(old: str, new: str) -> bool:
+    """Whether bytes of the one codec may be a value of the other as well. Of JSON, and of text as an int, `TableSpec` knows them apart."""
+    if new in ("int", "float"):
+        return old not in (("json", "str") if new == "int" else ("json",))
+    return new in ("str", "bytes")
+
+
 def other_numbers(app: Declarations, kept: Mapping[str, Any]) -> dict[str, str]:
     """Topics of which a number is read as another one than an earlier version (its `describe()`) wrote or read, by their name in the log,
     each with what it says: the eight bytes of an int are a float, too. Any other change shows in the first record that does not
@@ -173,7 +185,7 @@ def other_numbers(app: Declarations, kept: Mapping[str, Any]) -> dict[str, str]:
             if {old[name], now := codec_name(codec)} == {"int", "float"}:
                 found[topic.topic] = (
                     f"app {app.id!r}, topic {topic.topic!r}: its {what} were {old[name]} and are {now} now, and each that is there would "
-                    f"be read as another number; change the type back, or use another topic, or begin anew with `orchestrator reset {app.id}`"
+                    "be read as another number; change the type back, or use another topic"
                 )
     return found
 

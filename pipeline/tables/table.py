@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 from pipeline.errors import CodecError, PipelineError
 from pipeline.tables import expiry
 from pipeline.tables.expiry import STREAM_TIME_KEY
-from pipeline.values.codecs import BytesCodec, Codec, JsonCodec, StrCodec
+from pipeline.values.codecs import BytesCodec, Codec, FloatCodec, IntCodec, JsonCodec, StrCodec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -36,6 +36,7 @@ _MISSING: Final[Any] = object()
 # Values that cannot change in place; everything else is encoded again at the end of the call.
 IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
 
+NUMBER_BYTES = 8  # of an int or a float
 TIME_STEPS = 1_000  # in which the time of an expiring table passes its `expire`
 
 
@@ -217,12 +218,14 @@ class TableSpec:
     def decode_value(self, data: bytes) -> Any:
         """The value; what the type cannot read goes through `upgrade` first. Raises CodecError naming the table."""
         try:
-            return self.value_codec.decode(data)
+            if self.upgrade is None or not self._was_text(data):
+                return self.value_codec.decode(data)
         except CodecError as error:
             if self.upgrade is None:
                 raise CodecError(
                     f"table {self.name!r}: {error}; change the type back or give app.table(..., upgrade=function)"
                 ) from None
+        assert self.upgrade is not None
         value = self.upgrade(_plain(data))
         try:  # a Struct takes anything for its fields: what is none of its values would be stored, and sent on
             return self.value_codec.decode(self.value_codec.encode(value))
@@ -230,6 +233,18 @@ class TableSpec:
             raise CodecError(
                 f"table {self.name!r}: upgrade= gave {value!r}, which is no value of it: {error}"
             ) from None
+
+    def _was_text(self, data: bytes) -> bool:
+        """Whether eight bytes that are a number are the JSON or the text of an earlier version: any eight bytes are a number, and
+        those of numbers that apps have are no text (an int would be above 2e18)."""
+        if len(data) != NUMBER_BYTES or not isinstance(self.value_codec, IntCodec | FloatCodec):
+            return False
+        if _plain(data) is not data:
+            return True
+        try:
+            return isinstance(self.value_codec, IntCodec) and data.decode().isprintable()
+        except UnicodeDecodeError:
+            return False
 
     def live_value(self, raw: bytes | None, stream_ms: int) -> bytes | None:
         """The value's bytes out of stored bytes, or None where there is none or it has expired."""

@@ -50,7 +50,7 @@ class TableView(Table[K, V]):
         self.record_keys: Collection[bytes | None] = ()  # of the call's records: they belong to this task
         self._encode = quick_encode(spec.value_codec)
         self._encode_key = quick_encode(spec.key_codec) if spec.expire_ms is None else spec.encode_key
-        self._decode = spec.value_codec.decode
+        self._decode = spec.value_codec.decode if spec.upgrade is None else spec.decode_value
         self._live: dict[bytes, Any] = {}  # handed out or set in this call
         self._set: dict[bytes, bytes | None] = {}  # set or deleted in this call; bytes where already encoded
         self._defaults: dict[bytes, tuple[K, bytes]] = {}  # mutable defaults handed out, and how they were

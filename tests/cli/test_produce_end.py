@@ -111,3 +111,30 @@ def test_a_second_signal_does_not_wait_and_says_what_is_not_known(console: Conso
 def test_one_that_has_written_nothing_says_so(console: Console) -> None:
     done = asked_to_end(console, 'around(SqliteLog, "topics", before=True)', signal.SIGTERM, lines(0, 30))
     assert (done.code, done.out, done.err) == (143, "", "interrupted: nothing was written\n"), done
+
+
+NO_MORE = """
+import resource
+inner, made = SqliteLog.append, []
+
+
+async def append(*args, **named):
+    if made:  # as where the disk takes no more
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    made.append(1)
+    return await inner(*args, **named)
+
+
+SqliteLog.append = append
+"""
+
+
+def test_one_that_the_log_ends_says_how_many_are_written(console: Console) -> None:
+    """It named what is wrong with the log alone, as if nothing had been written."""
+    done = asked_to_end(console, NO_MORE, signal.SIGTERM, lines(0, 1_500))
+    first, second = done.err.splitlines()
+    assert (done.code, done.out) == (1, "") and second.startswith("error: the log "), done
+    assert first.startswith("ended by the log: 1000 records are written")
+    assert "run it again with the same input, it goes on behind what is written" in first
+    assert amounts(console) == list(range(1_000))
+    assert console.here(*WORDS, stdin=lines(0, 1_500)).out == "500 records\n"

@@ -571,6 +571,40 @@ def test_what_upgrade_gives_is_a_value_of_the_table() -> None:
     assert TableView(table.spec, store) == {"a": Total(-5)}
 
 
+@pytest.mark.parametrize(
+    ("new", "stored", "upgraded"),
+    [
+        (int, b'{"n":10}', 10),
+        (float, b'{"n":10}', 10.0),
+        (int, b'{"n":1}', 1),
+        (int, b"12:30:45", 45_045),
+        (int, b"12345678", 12_345_678),
+    ],
+)
+def test_eight_bytes_of_json_or_text_are_upgraded_to_a_number_as_others_are(
+    new: type, stored: bytes, upgraded: float
+) -> None:
+    """They were read as a number themselves: a count of 10 was 8872775309157544061."""
+
+    def upgrade(old: Any) -> Any:
+        if isinstance(old, bytes):
+            hours, minutes, seconds = map(int, old.split(b":"))
+            return new(hours * 3600 + minutes * 60 + seconds)
+        return new(old["n"] if isinstance(old, dict) else old)
+
+    store = DictStore()
+    store.write({b"a": stored, b"b": table_bytes(new, 7), b"c": table_bytes(new, 1_700_000_000_000_000_000)})
+    view: TableView[str, Any] = TableView(App("x").table("t", key=str, value=new, upgrade=upgrade).spec, store)
+    assert view["a"] == upgraded and view == {"a": upgraded, "b": 7, "c": 1_700_000_000_000_000_000}
+    view["a"] += 1
+    view.apply(view.changes(), 0)
+    assert view.collect(view.stream_ms)[0] == {b"a": table_bytes(new, upgraded + 1)}
+
+
+def table_bytes(kind: type, value: float) -> bytes:
+    return App("x").table("t", key=str, value=kind).spec.encode_value(kind(value))
+
+
 def test_default_options_are_checked() -> None:
     for options, match in (
         ({"default": 0}, "default=0 is not a function"),

@@ -238,6 +238,35 @@ async def test_who_gives_a_lease_up_by_itself_had_no_answer(caplog: pytest.LogCa
     assert "can be used again" not in caplog.text
 
 
+def test_a_wait_soon_after_one_without_an_answer_goes_on_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    """A coordinator gave its lease up after a quarter of a minute, and read the log from then on: the line had the time from there."""
+
+    async def work(loop: VirtualLoop, patience: Patience) -> None:
+        reads = Patience("read", LIMIT_S, loop.time, patience._end)
+        with pytest.raises(LeaseGivenUp):
+            await patience(answers_after(15.0, LeaseGivenUp("silent")))
+        assert await reads(answers_after(15.0)) == "written"
+        assert (patience.waits, round(patience.waited_s), reads.waits, round(reads.waited_s)) == (1, 15, 1, 15)
+        await asyncio.sleep(1.0)
+        with pytest.raises(LeaseGivenUp):
+            await patience(answers_after(15.0, LeaseGivenUp("silent")))
+        assert await reads(answers_after(1.0)) == "written"  # which is an answer
+        assert await patience(answers_after(6.0)) == "written"
+
+    in_virtual_time(work)
+    ends = [one for one in caplog.messages if "can be used" in one]
+    assert ends == ["the log can be used again after 30.0 s", "the log can be used again after 6.0 s"]
+
+
+async def test_the_end_names_what_was_refused_first() -> None:
+    """A topic without enough replicas: what came after it was a transaction whose markers are not written, and named no topic."""
+    log = Answers(lambda: LogUnavailable("out-3: a replica is missing"), *[lambda: LogUnavailable("markers")] * 20)
+    with pytest.raises(
+        LogTimedOut, match=r"could not be used for 10 s .out-3: a replica is missing; by now markers.; nothing"
+    ):
+        await Patience("write", LIMIT_S, lambda: log.now, End())(log)
+
+
 def test_the_reason_of_a_log_that_was_silent_takes_its_place(caplog: pytest.LogCaptureFixture) -> None:
     async def work(loop: VirtualLoop, patience: Patience) -> None:
         answers = [answers_after(SILENT_S + 1.0, LogUnavailable("unreachable")), answers_after(1.0)]

@@ -31,7 +31,7 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape, sh
 from pipeline.files.text import json_records
 from pipeline.loading import load
 from pipeline.values.partitioner import partition_of
-from state.errors import LogUnavailable, MetadataChanged, UnfitRecord
+from state.errors import LogUnavailable, MetadataChanged, StateError, UnfitRecord
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.commands.produce_end import Ending
 from workers.commands.produce_input import Given, begin_input
@@ -82,8 +82,14 @@ def run(argv: list[str]) -> int:
         with ending.signals():
             is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate, ending))
     except SystemExit:
-        print(ending.line(), file=sys.stderr)
+        print(ending.line("interrupted"), file=sys.stderr)
         if args.json:
+            print(json.dumps({"schema": 1, "records": ending.written}))
+        raise
+    except StateError:
+        if ending.has_begun:
+            print(ending.line("ended by the log"), file=sys.stderr)
+        if args.json and ending.has_begun:
             print(json.dumps({"schema": 1, "records": ending.written}))
         raise
     except BadLine as error:

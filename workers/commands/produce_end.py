@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Iterator
 from types import FrameType
 
 from orchestrator.cli.main import exit_at_once
-from state.errors import LogBusy
+from state.errors import LogUnavailable
 
 SILENT_S = 1.0  # an answer that takes longer is waited for aloud
 
@@ -62,7 +62,7 @@ class Ending:
         self._under_way, self._is_kept = count, is_kept
         try:
             yield
-        except LogBusy:  # nothing was written
+        except LogUnavailable:  # nothing was written
             self._under_way = 0
             self._exit_if_asked()
             raise
@@ -98,17 +98,20 @@ class Ending:
         if not doing.cancelled():
             await doing
 
-    def line(self) -> str:
-        """What a run that was ended has written."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of the input is written, or may be."""
+        return bool(self.written or self._under_way)
+
+    def line(self, how: str) -> str:
+        """What a run that was ended so has written."""
         done, left = self.written, self._under_way
         again = "; run it again with the same input, it goes on behind what is written" if self._is_kept else ""
         if left:
             before = f"{_records(done)} {_are(done)} written; " if done else ""
             again = again or "; look at the topic before you run it again"
-            return f"interrupted: {before}whether the next {_records(left)} {_are(left)} written is not known{again}"
-        return (
-            f"interrupted: {_records(done)} {_are(done)} written{again}" if done else "interrupted: nothing was written"
-        )
+            return f"{how}: {before}whether the next {_records(left)} {_are(left)} written is not known{again}"
+        return f"{how}: {_records(done)} {_are(done)} written{again}" if done else f"{how}: nothing was written"
 
 
 def _records(count: int) -> str:

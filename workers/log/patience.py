@@ -25,10 +25,12 @@ LATE_S = 1.0  # a look that comes so much later finds that this process stood st
 
 
 class End:
-    """Of waiting for one log: once a call has waited too long, others try once and do not wait, until one is answered."""
+    """Of waiting for one log: once a call has waited too long, others try once and do not wait, until one is answered. And the last
+    wait that ended without an answer: when it began, and when it ended."""
 
     def __init__(self) -> None:
         self.reason = ""
+        self.since, self.over_at = 0.0, -math.inf
 
 
 class Patience:
@@ -43,6 +45,8 @@ class Patience:
         self._limit_s = limit_s
         self._clock = clock
         self._since = 0.0
+        self._first = ""  # what the log refused first in this wait
+        self._counted_from = 0.0  # of `waited_s`
         self._limit_from = 0.0  # since then nothing has shown that the log can be used by who waits
         self._under_way: set[object] = set()  # calls
         self._stuck: set[object] = set()  # of these: refused, or not answered when the wait began
@@ -128,6 +132,7 @@ class Patience:
         self._last_answer_at = self._clock()
         if not self.reason or self._is_silent:
             self._begin_wait(self._since if self._is_silent else begun, str(error))
+        self._first = self._first or str(error)
         self.reason, self._is_silent = str(error), False
         if begun - self._limit_from >= self._limit_s:
             self._give_up(error)
@@ -142,15 +147,20 @@ class Patience:
             self._give_up(error)
 
     def _give_up(self, error: StateError) -> NoReturn:
+        before = f"{self._first}; by now " if self._first not in ("", str(error)) else ""
         self._end.reason = (
-            f"the log could not be used for {self._limit_s:g} s ({error}); nothing is lost: what was not committed is "
+            f"the log could not be used for {self._limit_s:g} s ({before}{error}); nothing is lost: what was not committed is "
             "processed again at the next start; --log-timeout says how long to wait"
         )
         raise LogTimedOut(self._end.reason) from error
 
     def _begin_wait(self, since: float, reason: str) -> None:
+        """Soon after one that ended without an answer, as where the coordinator gave its lease up meanwhile, it goes on."""
         if not self.reason:
             self.waits += 1
+            self._counted_from = since
+            if since - self._end.over_at < UNCLEAR_S:
+                since = self._end.since
         self._since = self._limit_from = since
         self.reason = reason
         log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", reason)
@@ -159,13 +169,16 @@ class Patience:
         """The wait is over once none waits of those that began it: a log may take what others write, of other partitions. A commit is all
         of its worker's; a read that waits is one task's, and ends no worker whose others go on."""
         self._end.reason, self._last_answer_at, self._unclear_at = "", self._clock(), -math.inf
+        self._end.over_at = -math.inf
         self._stuck.discard(call)
         if self.reason and not self._stuck:
             log.warning("the log can be used again after %.1f s", self._clock() - self._since)
-            self._over()
+            self._over(is_answered=True)
         elif self._kind == "read":
             self._limit_from = self._clock()
 
-    def _over(self) -> None:
-        self.waited_s += self._clock() - self._since
-        self.reason, self._is_silent = "", False
+    def _over(self, *, is_answered: bool = False) -> None:
+        self.waited_s += self._clock() - self._counted_from
+        self.reason, self._first, self._is_silent = "", "", False
+        if not is_answered:
+            self._end.since, self._end.over_at = self._since, self._clock()
