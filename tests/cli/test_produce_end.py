@@ -132,9 +132,9 @@ SqliteLog.append = append
 def test_one_that_the_log_ends_says_how_many_are_written(console: Console) -> None:
     """It named what is wrong with the log alone, as if nothing had been written."""
     done = asked_to_end(console, NO_MORE, signal.SIGTERM, lines(0, 1_500))
-    first, second = done.err.splitlines()
-    assert (done.code, done.out) == (1, "") and second.startswith("error: the log "), done
-    assert first.startswith("ended by the log: 1000 records are written")
-    assert "run it again with the same input, it goes on behind what is written" in first
+    (line,) = done.err.splitlines()
+    assert (done.code, done.out) == (1, "") and line.startswith("error: the log "), done
+    assert "; 1000 records are written" in line
+    assert line.endswith("; run it again with the same input, it goes on behind what is written")
     assert amounts(console) == list(range(1_000))
     assert console.here(*WORDS, stdin=lines(0, 1_500)).out == "500 records\n"

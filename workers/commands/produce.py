@@ -82,15 +82,15 @@ def run(argv: list[str]) -> int:
         with ending.signals():
             is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate, ending))
     except SystemExit:
-        print(ending.line("interrupted"), file=sys.stderr)
+        print(f"interrupted: {ending.so_far()}", file=sys.stderr)
         if args.json:
             print(json.dumps({"schema": 1, "records": ending.written}))
         raise
-    except StateError:
+    except StateError as error:
         if ending.has_begun:
-            print(ending.line("ended by the log"), file=sys.stderr)
-        if args.json and ending.has_begun:
-            print(json.dumps({"schema": 1, "records": ending.written}))
+            error.args = (f"{error}; {ending.so_far()}",)
+            if args.json:
+                print(json.dumps({"schema": 1, "records": ending.written}))
         raise
     except BadLine as error:
         if args.json:

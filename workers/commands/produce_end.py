@@ -103,15 +103,15 @@ class Ending:
         """Whether some of the input is written, or may be."""
         return bool(self.written or self._under_way)
 
-    def line(self, how: str) -> str:
-        """What a run that was ended so has written."""
+    def so_far(self) -> str:
+        """What a run that was ended has written."""
         done, left = self.written, self._under_way
         again = "; run it again with the same input, it goes on behind what is written" if self._is_kept else ""
         if left:
             before = f"{_records(done)} {_are(done)} written; " if done else ""
             again = again or "; look at the topic before you run it again"
-            return f"{how}: {before}whether the next {_records(left)} {_are(left)} written is not known{again}"
-        return f"{how}: {_records(done)} {_are(done)} written{again}" if done else f"{how}: nothing was written"
+            return f"{before}whether the next {_records(left)} {_are(left)} written is not known{again}"
+        return f"{_records(done)} {_are(done)} written{again}" if done else "nothing was written"
 
 
 def _records(count: int) -> str:
