@@ -57,7 +57,7 @@ class Patience:
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of `call`, made again until the log can be used. Raises LogTimedOut."""
-        pause, own, is_given_up = PAUSE_S, object(), False
+        pause, own, is_given_up = PAUSE_S, object(), False  # `own`: which call this is
         self._begins(own)
         try:
             while True:

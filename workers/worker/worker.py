@@ -246,9 +246,9 @@ class Worker:
         lines = [f"waits for the log: {waiting}"] if waiting else []
         lines += [*self.records.long_calls(), *self.records.rests.notices()]
         lines += [line for loop in (self.records, self.restores, self.globals) for line in loop.unreadable.notices()]
-        held = [run for run in self.runs.values() if run.process is None]
-        lines += [f"{run.id} is halted at {run.halt.record}: {run.halt.error}" for run in held if run.halt is not None]
-        processing = self.runs.keys() - {run.id for run in held}
+        processing = {run.id for run in self.runs.values() if run.process is not None}
+        halted = [(run.id, run.halt) for run in self.runs.values() if run.halt is not None and run.process is None]
+        lines += [f"{task} is halted at {halt.record}: {halt.error}" for task, halt in halted]
         return joined([*lines, *self.unopened.notices(processing), *self.measuring.notices()])
 
     # ---- the machine

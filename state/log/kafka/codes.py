@@ -38,9 +38,9 @@ UNSUPPORTED = 35
 TOPIC_EXISTS = 36
 OUT_OF_ORDER_SEQUENCE = 45
 INVALID_TXN_STATE = 48
-CONCURRENT_TRANSACTIONS = 51
 FORGOTTEN_ID = 49
 INVALID_TRANSACTION_TIMEOUT = 50
+CONCURRENT_TRANSACTIONS = 51
 NOT_ATTEMPTED = 55
 NON_EMPTY_GROUP = 68
 UNKNOWN_GROUP = 69
@@ -132,7 +132,7 @@ _ADVICE_OF = {
     17: "a topic's name has, with the log's prefix, at most 249 letters, digits, '.', '_' and '-'",
     INVALID_TRANSACTION_TIMEOUT: "the brokers allow no transaction that long: raise their transaction.max.timeout.ms, which has to be "
     "10 s or more, or ask for less by transaction-timeout in the log's URL",
-    51: "the transaction before it is decided, and its markers are not written: look at the brokers of its partitions, in "
+    CONCURRENT_TRANSACTIONS: "the transaction before it is decided, and its markers are not written: look at the brokers of its partitions, in "
     "whose logs it stands why, and whether their replicas are in sync",
 }
 RETRIED = frozenset({Then.AGAIN, Then.LEADER, Then.COORDINATOR})
