@@ -92,8 +92,10 @@ class StateDirectory:
             for folder in (self.path.parent, self.path):  # not the root: it may belong to all users, such as /tmp
                 private.close_to_others(folder)
             probe = self.path / f"{_PROBE}-{os.getpid()}"
-            probe.write_bytes(b"writable?")
-            probe.unlink()
+            try:
+                probe.write_bytes(b"writable?")
+            finally:
+                probe.unlink(missing_ok=True)  # a full disk makes a file, and writes nothing into it
 
     def task(self, task: str) -> Path:
         return self.path / _piece(task, "task")

@@ -79,6 +79,7 @@ def waits(console: Console, task: str, setting: str, at_most: str) -> None:
         assert time.monotonic() < deadline, f"no wait for {setting}; explain said: {said}; {console.said('run')}"
 
 
+@pytest.mark.long
 def test_times_of_the_group(console: Console) -> None:
     """Each is far above its default, so that nothing happens meanwhile but what `explain` says of it."""
     words = (*SOON, "--standbys", "1", "--session-timeout", "13m", "--release-timeout", "12m")
@@ -112,6 +113,7 @@ def test_times_of_the_group(console: Console) -> None:
         first.signal(signal.SIGCONT, *halted)
 
 
+@pytest.mark.long
 def test_a_member_that_stands_still_without_a_standby(console: Console) -> None:
     words = (*SOON, "--session-timeout", "13m")
     Instance(console, "a", *words)

@@ -123,6 +123,7 @@ def test_one_that_ended_half_way_is_no_start_and_goes_on(console: Console) -> No
     assert read(console, "payments", new) == read(console, "payments", OLD)
 
 
+@pytest.mark.long
 def test_one_that_is_killed_while_it_waits_for_the_source_is_no_start(console: Console) -> None:
     """The lease of what was killed on the source stands still for seconds: a start on the new log began anew meanwhile."""
     console.pay(("a", 1))

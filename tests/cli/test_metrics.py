@@ -122,6 +122,7 @@ def test_what_was_processed_is_counted_wherever_it_was(console: Console) -> None
     assert console.end(run) == 0
 
 
+@pytest.mark.long
 def test_what_was_left_out_a_crash_and_a_standby(console: Console) -> None:
     port = free_ports(2)
     pages = [Page(port), Page(port + 1)]

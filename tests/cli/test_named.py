@@ -80,6 +80,7 @@ def test_they_begin_a_group_and_a_bounce_keeps_tasks(console: Console) -> None:
         assert not db.execute("select key from notes where kind = 'named'").fetchall(), "other machines look there"
 
 
+@pytest.mark.long
 def test_a_name_is_of_one_process(console: Console) -> None:
     first = join(console, "i7")
     stable(console, 1)
@@ -141,6 +142,7 @@ def test_with_on_stop_leave_it_hands_over_and_the_last_one_just_goes(console: Co
     console.nothing_left()
 
 
+@pytest.mark.long
 def test_zones_and_capacities_of_their_own(console: Console) -> None:
     """The large one runs more, and standbys are in the other zone than their task."""
     zones = {"east1": "east", "east2": "east", "west1": "west", "west2": "west"}
@@ -178,6 +180,7 @@ def test_the_name_of_the_host(console: Console) -> None:
     assert console.end(running) == 0
 
 
+@pytest.mark.long
 def test_a_note_of_another_machine(console: Console) -> None:
     """What was noted there a moment ago may not have joined yet; of an old note the coordinator would know."""
     first = join(console, "i7")

@@ -44,6 +44,7 @@ def test_a_fleet_has_what_it_was_started_with_beside_a_scale_down_of_the_one_bef
         assert [one["state"] for one in instances] == ["running", "running"]
 
 
+@pytest.mark.long
 def test_of_two_operators_that_want_as_many_both_get_them(console: Console) -> None:
     """Two `scale-up --to 3` at one moment made five."""
     console.run()
@@ -56,6 +57,7 @@ def test_of_two_operators_that_want_as_many_both_get_them(console: Console) -> N
     assert len(console.here("status", "bank", "--json").json["instances"]) == 5
 
 
+@pytest.mark.long
 def test_a_share_is_of_what_was_started_too(console: Console) -> None:
     """Behind a `scale-up` that did not wait, half of four was one of two, and the new ones joined all the same."""
     console.run(instances=2)
@@ -132,6 +134,7 @@ def test_the_longest_pause_is_one_of_all_hand_overs(tmp_path: Path) -> None:
         assert (done["moved"], done["hand_overs"]["count"]) == (2, 2)
 
 
+@pytest.mark.long
 def test_a_module_that_is_being_replaced_ends_no_fleet(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new instance could not import it, and the two that ran were stopped with it."""
     monkeypatch.setattr(scale_up, "JOINS_WITHIN_S", 0.5)

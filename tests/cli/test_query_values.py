@@ -31,6 +31,7 @@ def visit(visit: Record[str, int], seen: Table[str, int], pairs: Table[tuple[str
 """
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_table_that_the_version_has_not_got_which_runs_the_task(
     console: Console, monkeypatch: pytest.MonkeyPatch

@@ -74,6 +74,7 @@ def test_tables_are_those_of_the_restored_log(console: Console) -> None:
     assert last == {**dict.fromkeys("abcdef", 7), "a": 8}
 
 
+@pytest.mark.long
 def test_a_bounce_keeps_what_is_on_disk(console: Console) -> None:
     for turn in range(3):
         console.run(*FAST)
@@ -102,6 +103,7 @@ def test_a_backup_replaces_nothing_and_says_what_it_cannot_copy(console: Console
     assert not list(console.folder.glob("*other*")) and not list(console.folder.glob(".*part"))
 
 
+@pytest.mark.long
 def test_a_copy_is_run_beside_the_log_that_it_is_of(console: Console) -> None:
     """A question to the copy was answered by the group of the log, which `scale-down` would have scaled, and a run of the copy
     was refused as long as the other lasted."""

@@ -88,6 +88,7 @@ def test_a_full_disk_under_a_running_group(console: Console, small: Path) -> Non
     assert console.balance("ann") == "6\n"
 
 
+@pytest.mark.long
 def test_a_full_disk_under_the_state(console: Console, small: Path) -> None:
     (small / "filler").write_bytes(b"x" * (4096 * 4070))
     console.run(*FAST, "--state-dir", str(small), wait=False)
@@ -158,7 +159,7 @@ def test_more_stores_than_the_hard_limit_allows_wait_and_are_warned_of(console: 
     assert "Traceback" not in console.said("run")
 
 
-@pytest.mark.parametrize("with_state", often((False, True), True), ids=["the log", "the log and the state"])
+@pytest.mark.parametrize("with_state", often((False, True), False), ids=["the log", "the log and the state"])
 def test_a_log_that_is_deleted_under_a_running_fleet(console: Console, with_state: bool) -> None:
     """One line for all of its processes, and then what it says: the fleet stops."""
     fleet = console.run(*FAST, instances=2)
@@ -175,7 +176,7 @@ def test_a_log_that_is_deleted_under_a_running_fleet(console: Console, with_stat
     console.nothing_left()
 
 
-@pytest.mark.parametrize("ending", ["-shm", "-wal"])
+@pytest.mark.parametrize("ending", often(("-shm", "-wal"), "-shm"))
 def test_what_lies_beside_a_log_is_deleted_under_a_running_fleet(console: Console, ending: str) -> None:
     """No process writes to a log that others see another index of: the fleet stops, and what was written is there."""
     home = console.folder / ".orchestrator"
@@ -272,6 +273,7 @@ def test_state_that_is_damaged_gone_or_of_another_log(console: Console) -> None:
     assert "it is wiped and restored" in console.said("run")[before:]
 
 
+@pytest.mark.long
 def test_what_lies_where_a_store_belongs_is_named_and_the_task_goes_on_once_it_is_moved_away(console: Console) -> None:
     """A file there had a line, again and again, that the task is restored from the log; a folder called LOCK had none."""
     fleet = console.run(*FAST)

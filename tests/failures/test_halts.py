@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.values.partitioner import partition_of
 from tests.cli.console import Console
+from tests.often import often
 from workers.commands import query
 from workers.journal import read_journals
 
@@ -96,7 +97,7 @@ def journal(console: Console) -> list[dict[str, Any]]:
     return list(read_journals(console.folder / ".orchestrator/state/bank"))
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", often(ENDS, "raises"))
 def test_no_next_owner_tries_the_record_and_resume_skips_it(console: Console, how: str) -> None:
     console.write("bank.py", APP.format(end=ENDS[how]))
     console.run(*FAST, instances=2)

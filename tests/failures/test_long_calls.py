@@ -175,7 +175,7 @@ async def settle(payment: Record[str, int], receipts: Sink[str, int]) -> None:
 MAKES = {"an error": 'raise ConnectionError("given up") from None', "an answer": "value = -1"}
 
 
-@pytest.mark.parametrize("what", MAKES)
+@pytest.mark.parametrize("what", often(MAKES, "an error"))
 def test_a_call_that_makes_something_else_of_its_cancellation_is_undone_at_a_stop(console: Console, what: str) -> None:
     """An error was left to on_error, and the record was not read again: lost at each stop in order. An answer was committed."""
     console.write("bank.py", WAITS.format(end=MAKES[what]))
@@ -211,6 +211,7 @@ def settle(payments: Sequence[Record[str, int]], receipts: Sink[str, int]) -> No
 """
 
 
+@pytest.mark.long
 def test_a_batch_that_costs_the_same_for_any_number_is_not_made_small(console: Console) -> None:
     """As one that asks a database once. It went down to one record a call: two thousand took seven minutes."""
     console.write("bank.py", ASKS)
@@ -235,6 +236,7 @@ def settle(payment: Record[str, str], receipts: Sink[str, int]) -> None:
 """
 
 
+@pytest.mark.long
 def test_large_records_are_not_gathered_for_as_long_as_an_interval_lasts(console: Console) -> None:
     """They would be in memory, and one commit of all of them would hold up whoever writes."""
     console.write("bank.py", PASSES)

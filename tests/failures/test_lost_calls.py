@@ -92,6 +92,7 @@ OWN_ENDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", often(OWN_ENDS, "it cancels what it runs in"))
 def test_an_async_call_that_ends_itself_in_an_odd_way_is_left_to_its_policy(console: Console, how: str) -> None:
     app = APP.format(policy='"dead"', end=OWN_ENDS[how]).replace("import os", "import asyncio\nimport os")
@@ -129,6 +130,7 @@ def test_a_codec_that_raises_what_ends_a_worker_is_left_to_the_policy(console: C
     assert fleet.poll() is None
 
 
+@pytest.mark.long
 def test_a_crash_beside_a_thread_that_lasts_is_a_crash(console: Console) -> None:
     """Its process is ended from within, a while later, and with the code that it was to end with. That while is a second here:
     every crash takes it, and the record is found by the second one."""
@@ -171,7 +173,7 @@ def ends_too(payment: Record[str, int], receipts: Sink[str, int]) -> None:
 
 @pytest.mark.parametrize(
     ("how", "other"),
-    [("abort", 17), ("endless", 23)],
+    [("abort", 17), pytest.param("endless", 23, marks=pytest.mark.long)],
     ids=["two end it at one record", "one lasts, one ends it at another record"],
 )
 def test_the_others_that_read_the_record_are_called_with_it(console: Console, how: str, other: int) -> None:

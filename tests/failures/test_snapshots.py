@@ -181,6 +181,7 @@ def test_what_may_not_be_used_is_named_and_costs_a_replay(console: Console, name
     assert ("snapshot s is not used" in said and case.said in said) if case.said else "is not used" not in said
 
 
+@pytest.mark.long
 def test_a_snapshot_of_what_a_restored_log_has_lost_is_not_used(console: Console) -> None:
     """The log is put back to an older copy and goes on beyond the snapshot: its offsets fit, its history does not."""
     assert console.here("log", "backup", "bank", "copy.db").code == 0

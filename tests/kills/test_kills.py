@@ -43,7 +43,7 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize("how", often(SCALED, "cooperative", "conservative"))
+@pytest.mark.parametrize("how", often(SCALED, "conservative"))
 async def test_scaling_under_load_loses_and_doubles_nothing(how: str, tmp_path: Path) -> None:
     """Up and down under every protocol, with several workers, weights and capacities; a coordinator dies in between."""
     report = await scaled(tmp_path, SCALED[how], kill=how == "conservative")

@@ -165,6 +165,7 @@ async def test_outputs_that_retention_removes_while_they_are_computed_are_not_lo
     await log.close()
 
 
+@pytest.mark.long
 async def test_a_key_that_is_written_meanwhile_is_compared(filled: Place) -> None:
     """It was left out, and the table was ok: of a busy app, which writes all of its keys again and again, nothing was found."""
     log = await filled.log()
@@ -192,6 +193,7 @@ async def test_a_key_that_is_written_meanwhile_is_compared(filled: Place) -> Non
     await log.close()
 
 
+@pytest.mark.long
 def test_what_compaction_may_have_removed_is_left_out(tmp_path: Path, spark: Any) -> None:
     def rows(values: dict[str, str | None], name: str) -> Any:
         data = [("sums", 0, 0, key.encode(), value.encode() if value else None) for key, value in values.items()]
@@ -213,6 +215,7 @@ def test_what_compaction_may_have_removed_is_left_out(tmp_path: Path, spark: Any
     assert (some.differ, some.left_out, some.holds) == (0, 1, True)
 
 
+@pytest.mark.long
 async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log gets what a broken commit would have left: first a header and a time, then all in another order."""
     original = Outputs.of
@@ -242,6 +245,7 @@ async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatc
         await log.close()
 
 
+@pytest.mark.long
 async def test_records_that_nothing_has_processed(filled: Place) -> None:
     """`verify` is not content with them; an audit states up to where it compared."""
     log = await filled.log()
@@ -266,6 +270,7 @@ async def test_a_topic_that_is_read_from_its_end(place: Place) -> None:
     await log.close()
 
 
+@pytest.mark.long
 async def test_a_backfill_begins_where_an_instance_began(place: Place) -> None:
     """One that ended before its first commit: what came since then is of the app."""
     log = await place.log()
@@ -320,6 +325,7 @@ def test_wrong_use(console: Console) -> None:
     assert audit_command._out(None) is None
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_the_stores_of_running_instances(console: Console, spark: Any) -> None:
     """Active tasks and standbys, each up to where it is, while they run; nothing is left of the copies."""
@@ -363,6 +369,7 @@ def test_the_stores_of_running_instances(console: Console, spark: Any) -> None:
         assert done.code == 2 and said in done.err and done.err.count("\n") == 1, (flags, done)
 
 
+@pytest.mark.long
 async def test_a_folder_without_stores_is_named(filled: Place) -> None:
     """A mistyped --state-dir: no store was looked at, all was ok, and nothing said so."""
     found = on_disk(filled)
@@ -388,6 +395,7 @@ async def begun_on_compacted(place: Place) -> GroupLog:
     return log
 
 
+@pytest.mark.long
 async def test_a_compacted_output_is_compared_by_its_last_records(place: Place) -> None:
     """The audit called lost what compaction had removed."""
     log = await begun_on_compacted(place)
@@ -403,6 +411,7 @@ async def test_a_compacted_output_is_compared_by_its_last_records(place: Place) 
     await log.close()
 
 
+@pytest.mark.long
 async def test_a_compacted_input_is_named_where_something_differs(place: Place) -> None:
     """Only where partitions begin was looked at, so that tables differed and nothing said why."""
     log = await begun_on_compacted(place)

@@ -224,6 +224,7 @@ async def test_history_files_come_before_the_log(place: Place) -> None:
     await log.close()
 
 
+@pytest.mark.long
 async def test_an_input_that_has_lost_its_beginning_is_named(place: Place) -> None:
     """What is left is computed; that it is not all of it is no secret, of a topic of another log neither."""
     log = await place.log()
@@ -248,6 +249,7 @@ async def test_an_input_that_has_lost_its_beginning_is_named(place: Place) -> No
     await log.close()
 
 
+@pytest.mark.long
 async def test_values_reach_the_app_as_they_stand(place: Place) -> None:
     """Nothing is inferred: what one line has and another has not, numbers, and fields that no type names stay as they are;
     names and times that Spark would read in its own way are read in ours."""
@@ -459,6 +461,7 @@ async def test_history_that_its_type_cannot_read_is_named(place: Place) -> None:
     assert place.nothing_left()
 
 
+@pytest.mark.long
 async def test_what_the_app_writes_into_its_own_inputs_is_followed(place: Place) -> None:
     log = await place.log()
     await write(log, loop.app, [(loop.firsts, f"p{n % 3}", n, n) for n in range(9)])
@@ -502,6 +505,7 @@ async def test_a_producer_of_a_followed_topic_is_found(place: Place) -> None:
     await log.close()
 
 
+@pytest.mark.long
 async def test_verify_finds_one_wrong_value_one_lost_and_one_doubled_record(place: Place) -> None:
     log = await place.log()
     await write(log, sample.app, records(200, seed=4))

@@ -80,6 +80,7 @@ def test_what_fails_while_it_ends_is_not_printed() -> None:
     assert (child.returncode, out, err) == (143, "", "what goes on\n")
 
 
+@pytest.mark.long
 def test_a_backfill_that_is_stopped_with_its_java(console: Console) -> None:
     """While Spark computes; nothing of it is left."""
     lines = (

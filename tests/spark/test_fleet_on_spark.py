@@ -56,6 +56,7 @@ def test_a_signal_while_spark_starts(on_spark: Console, number: int) -> None:
     on_spark.nothing_left()
 
 
+@pytest.mark.long
 def test_two_signals_to_a_fleet_that_runs(on_spark: Console) -> None:
     """What is killed is not told as a failure of Spark, and Spark itself is stopped in order."""
     fleet = on_spark.run(*FAST, "--on", "spark", instances=2)
@@ -74,6 +75,7 @@ def test_two_signals_to_a_fleet_that_runs(on_spark: Console) -> None:
     on_spark.nothing_left()
 
 
+@pytest.mark.long
 def test_a_signal_to_all_of_its_processes(on_spark: Console) -> None:
     """As `timeout`, systemd and a terminal that is closed send it: Java ends by it, too, and that was shown as a failure of Spark."""
     fleet = on_spark.run(*FAST, "--on", "spark", instances=2)

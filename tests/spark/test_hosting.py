@@ -178,6 +178,7 @@ async def test_a_failure_reaches_the_handle_with_its_words(
     await log.close()
 
 
+@pytest.mark.long
 async def test_killing_ends_an_instance_that_does_not_answer(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,7 @@ async def test_killing_ends_an_instance_that_does_not_answer(
     await log.close()
 
 
+@pytest.mark.long
 async def test_killing_ends_an_instance_whose_spark_is_gone(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +256,7 @@ async def test_an_instance_whose_host_goes_is_to_be_started_elsewhere(tmp_path: 
     await log.close()
 
 
+@pytest.mark.long
 async def test_killing_ends_an_instance_that_has_not_begun(tmp_path: Path, spark: Any) -> None:
     log = await open_sqlite(tmp_path / "log.db", create=True)
     await prepare(log, app)

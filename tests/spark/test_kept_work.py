@@ -200,6 +200,7 @@ def computes(engine: Any, say: Any) -> None:
     raise AssertionError("it was computed again")
 
 
+@pytest.mark.long
 async def test_another_history_is_computed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     log = await place.log()
     file = place.folder / "marks.jsonl"
@@ -221,6 +222,7 @@ async def test_another_history_is_computed_anew(place: Place, monkeypatch: pytes
     await log.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_from", often((False, True), True))
 async def test_a_file_that_was_changed_behind_its_time_is_another(
     place: Place, monkeypatch: pytest.MonkeyPatch, *, is_from: bool

@@ -67,7 +67,7 @@ ORDERS = {"spilled": (1_000, "right"), "in memory": (256 << 20, "right"), "spill
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("order", often(ORDERS, "in memory", "spilled"))
+@pytest.mark.parametrize("order", often(ORDERS, "in memory"))
 async def test_the_order_of_a_task(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
     """`behind`: the topic whose log has something: beside the history of the other one, or after its own."""
     memory_bytes, behind = ORDERS[order]

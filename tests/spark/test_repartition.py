@@ -20,6 +20,7 @@ from state.errors import LogFull, LogUnavailable, OutcomeUnknown, StateError
 from state.log.protocol import GroupLog, NewRecord, Partition, Retention
 from state.log.sqlite import SqliteLog
 from tests.cli.console import Console
+from tests.often import often
 from tests.spark import outside, sample, tallies
 from tests.spark.test_audit import TALLIES, marks
 from tests.spark.test_backfill import APP, OUTSIDE, ROOT, Place, committed, driven, records, write
@@ -100,6 +101,7 @@ async def test_half_of_it_is_no_start_and_the_same_command_ends_it(
     await log.close()
 
 
+@pytest.mark.long
 async def test_where_some_topics_have_grown_it_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that want the topics of an app advised to begin anew, which loses its state."""
     log = await begun(place)
@@ -118,7 +120,7 @@ async def test_where_some_topics_have_grown_it_is_named(place: Place, monkeypatc
     await log.close()
 
 
-@pytest.mark.parametrize("by", [5, 2])
+@pytest.mark.parametrize("by", often((5, 2), 2))
 async def test_state_moves_to_the_number_of_an_input_that_others_have_grown(place: Place, by: int) -> None:
     """By Kafka's own tools, say. What is not processed stays where it lies by the new number; by the one before it is named."""
     log = await begun(place)
@@ -156,7 +158,7 @@ async def test_state_moves_to_the_number_of_an_input_that_others_have_grown(plac
     await log.close()
 
 
-@pytest.mark.parametrize("kind", [LogFull, LogUnavailable, OutcomeUnknown, SparkFailed])
+@pytest.mark.parametrize("kind", often((LogFull, LogUnavailable, OutcomeUnknown, SparkFailed), OutcomeUnknown))
 async def test_a_log_that_ends_it_says_that_it_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:

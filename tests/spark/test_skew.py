@@ -50,6 +50,7 @@ def test_a_key_is_skewed_beyond_an_even_share_of_a_task() -> None:
     assert skewed(more[:1], repr) == [], "one task has all there is"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 async def test_a_backfill_names_it(tmp_path: Path, spark: Any) -> None:
     from pipeline.spark.backfill import backfill

@@ -116,6 +116,7 @@ async def test_the_tables_are_in_the_snapshot_alone(place: Place) -> None:
     await log.close()
 
 
+@pytest.mark.long
 async def test_nobody_restores_without_it(place: Place) -> None:
     log, _, facts = await begun(place, seed=12, count=40)
     before, positions = await everything(log), await committed(log)
@@ -174,6 +175,7 @@ async def test_refused_it_leaves_nothing(place: Place, monkeypatch: pytest.Monke
     await log.close()
 
 
+@pytest.mark.long
 async def test_with_an_unknown_outcome_the_snapshot_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log may have it as its base; if not, it is the base of nothing and nobody uses it."""
     log = await place.log()

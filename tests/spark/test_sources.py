@@ -78,6 +78,7 @@ async def test_every_kind_of_source_gives_the_same_records(tmp_path: Path, spark
     assert [one.offset for one in found] == [1_000, 2_000, 3_000], "partitions are merged by time"
 
 
+@pytest.mark.long
 async def test_a_topic_of_another_log_is_read_up_to_positions(tmp_path: Path, spark: Any) -> None:
     """Where it went on, nothing read the same again, and an audit said that all of what had come since was lost."""
     log = await open_sqlite(tmp_path / "other.db", create=True)
@@ -188,6 +189,7 @@ class Paid(msgspec.Struct):
     currency: str = "EUR"
 
 
+@pytest.mark.long
 def test_a_column_that_some_of_the_files_have_is_read_of_these(tmp_path: Path, spark: Any) -> None:
     """Spark takes the columns of one file of a folder for those of all: what others had besides was the type's default."""
     before, since = {"who": ["ann"], "at": [1]}, {"who": ["bob"], "currency": ["USD"], "at": [2]}
@@ -438,6 +440,7 @@ async def test_bad_rows_are_set_aside_and_counted(place: Place) -> None:  # noqa
     await log.close()
 
 
+@pytest.mark.long
 async def test_rows_of_a_run_before_are_not_those_of_this_one(place: Place) -> None:  # noqa: F811
     """Rows that were corrected since stayed in the file of bad ones."""
     aside = place.folder / "aside"
@@ -450,6 +453,7 @@ async def test_rows_of_a_run_before_are_not_those_of_this_one(place: Place) -> N
     await log.close()
 
 
+@pytest.mark.long
 async def test_bad_rows_take_no_other_files_place(place: Place) -> None:  # noqa: F811
     """History that is called as its topic, in the folder that was named, was removed: by bad rows, and without any."""
     text = b'{"key": "ann", "value": "Ann", "timestamp_ms": 5}\n'
@@ -482,6 +486,7 @@ def test_what_is_written_takes_no_place_of_history(console: Console) -> None:
     assert done.code == 2 and "--out: h.parquet is history of 'payments', and would be replaced" in done.err, done
 
 
+@pytest.mark.long
 async def test_a_query_is_history_of_an_app(place: Place) -> None:  # noqa: F811
     log = await place.log()
     await place.backfill(history={"names": [From("select 'ann' as key, 'Ann' as value, 5L as timestamp_ms")]})

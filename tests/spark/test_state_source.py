@@ -364,6 +364,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.long
 def test_a_snapshot_of_before_a_repartition_has_its_keys(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ async def may_write(log: GroupLog, app: App) -> None:
     await log.open_writer(app.id, "w")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("second", often((2, 3), 3))
 @pytest.mark.spark
 async def test_numbers_that_came_in_another_order_than_by_time(place: Place, second: int) -> None:
@@ -155,6 +156,7 @@ async def test_what_waits_behind_a_rekey_is_not_missed(begun: Place) -> None:
     await log.close()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 async def test_what_waits_and_is_wrong_is_found(begun: Place) -> None:
     log = await busy(begun, altered=True)

@@ -169,6 +169,27 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         StateDirectory(tmp_path, "app", "i-1")
 
 
+FULL = """
+import resource
+import sys
+from pathlib import Path
+from state.directory import StateDirectory
+from state.errors import StateError
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # as on a full disk, a file is made and none of it written
+try:
+    StateDirectory(Path(sys.argv[1]), "bank", "i1")
+except StateError as error:
+    print(error, file=sys.stderr)
+    raise SystemExit(7)
+"""
+
+
+def test_a_disk_that_takes_nothing_is_left_as_it_was(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 7 and len(done.stderr.splitlines()) == 1, done
+    assert list((tmp_path / "bank/i1").iterdir()) == []
+
+
 def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with as_any_user(), pytest.raises(DirectoryUnusable, match="check its permissions"):

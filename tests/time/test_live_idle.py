@@ -13,6 +13,7 @@ import pytest
 from orchestrator import App
 from pipeline.errors import DefinitionError
 from tests.cli.console import Console
+from tests.often import often
 
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
 APP = """
@@ -153,7 +154,7 @@ def die(path):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("dies_in", ["beat", "gone"])
+@pytest.mark.parametrize("dies_in", often(("beat", "gone"), "gone"))
 def test_it_comes_also_where_the_worker_is_careful_after_a_crash(console: Console, dies_in: str) -> None:
     lines = APP.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith(f"def {dies_in}("))
@@ -169,6 +170,7 @@ def test_it_comes_also_where_the_worker_is_careful_after_a_crash(console: Consol
     assert (console.folder / "died").exists(), "a worker has crashed once"
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_call_that_a_tick_made_due_and_that_always_crashes_is_left_to_its_policy(console: Console) -> None:
     lines = APP.splitlines()

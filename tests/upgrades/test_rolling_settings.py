@@ -121,6 +121,7 @@ def test_settings_of_a_group_that_runs(group: Group) -> None:
     assert "settings set" in console.here("settings", "show", "bank").out
 
 
+@pytest.mark.long
 def test_a_flag_acts_beside_what_was_set(group: Group) -> None:
     """A zone keeps standbys apart from their tasks, also such as an operator has set while the group ran; without any it is refused."""
     console = group.console

@@ -252,6 +252,7 @@ def test_a_changelog_that_grew_behind_the_back(clicks: Clicks) -> None:
     assert done.code == 3 and "clicks-totals-changelog has 3, orders has 2" in done.err, done
 
 
+@pytest.mark.long
 def test_a_coordinator_is_found_although_a_start_is_refused(tmp_path: Path) -> None:
     """The instance that coordinates dies after a changelog grew: the other one takes over its tasks, too."""
     console = Console(tmp_path / "place", "shop")

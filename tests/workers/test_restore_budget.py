@@ -20,6 +20,7 @@ def learners(console: Console) -> list[dict[str, Any]]:
     return [learner for task in done.json["tasks"] for learner in task["learners"]] if done.code == 0 else []
 
 
+@pytest.mark.long
 def test_copies_keep_to_the_budget_and_actives_do_not(console: Console) -> None:
     """About 4 MB of state and a budget of 20 KiB/s: the learners of a second instance tell a time left and are far from
     it while nothing moves. With the disks wiped and 1 KiB/s, the whole state is there again at once: nobody runs it."""
