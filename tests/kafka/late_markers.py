@@ -105,17 +105,22 @@ def _end(one: socket.socket) -> None:
 
 
 class Late:
-    """Two brokers without replicas: a transaction's partitions lie on both, and each one's markers can be held alone."""
+    """Two brokers without replicas: a transaction's partitions lie on both, and each one's markers can be held alone. `second_votes`
+    False: the first one alone decides who of them is there, so that it goes on without the second."""
 
-    def __init__(self, folder: Path, version: str = broker.VERSION) -> None:
+    def __init__(self, folder: Path, version: str = broker.VERSION, *, second_votes: bool = True) -> None:
         taken: set[int] = set()
         ports = [_port(taken) for _ in range(BROKERS)]
         between = [_port(taken) for _ in range(BROKERS)]
-        voters = ",".join(f"{number}@127.0.0.1:{port + 1}" for number, port in enumerate(ports, 1))
+        voting = ports if second_votes else ports[:1]
+        voters = ",".join(f"{number}@127.0.0.1:{port + 1}" for number, port in enumerate(voting, 1))
         cluster = broker.identity()
         self.nodes: list[Broker] = []
         for number, (port, near) in enumerate(zip(ports, between, strict=True), 1):
             settings = {"node.id": str(number), "controller.quorum.voters": voters, **_listeners(port, near)}
+            if number > len(voting):
+                listeners = settings["listeners"].replace(f",CONTROLLER://127.0.0.1:{port + 1}", "")
+                settings |= {"process.roles": "broker", "listeners": listeners}
             made = broker.prepare(folder / f"broker{number}", port, version=version, settings=settings, cluster=cluster)
             self.nodes.append(made)
         self._changed = threading.Condition()

@@ -1,10 +1,12 @@
 """What a transaction that is over for its coordinator left open in a partition, and how that is ended.
 
 One rule: it is ended as its coordinator says that it ended, by its own id; where the coordinator does not say how, it stays.
-Kafka (4.3.0) leaves it so: a broker that starts again tells partitions how the transactions of before ended, and takes one whose
-leader it does not know yet for deleted. What was committed there would be hidden for ever, and aborted with the next
-transaction that is. A partition takes any later end by the same producer for the end of what it has open.
-Place: `producer.py` asks before it initialises an id, and where it was connected anew behind a commit.
+Kafka (4.3.0) leaves it so: a coordinator takes a partition without a leader for a deleted one, and counts the transaction as
+complete. It has none while its only broker is away, or where the coordinator starts again and does not know it yet. What was
+committed there would be hidden for ever, and aborted with the next transaction that is. A partition takes any later end by the
+same producer for the end of what it has open.
+Place: `producer.py` asks before it initialises an id, and before it begins a transaction: where it was connected anew behind the
+commit before, and always of a partition of one broker among several that it writes to again.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ _COMMITTED: Mapping[str, bool] = {
 }
 _INITIALISED = "Empty"
 _LOOK_S = 1.0  # how long an id that was initialised waits for the look; then it goes on beside what follows
+_MARKED_S = 0.25  # in which the markers of a commit come, where nothing is wrong
+_PAUSE_S, _PAUSE_MAX_S = 0.001, 0.020
 
 
 class Written(NamedTuple):
@@ -86,6 +90,9 @@ class LeftOpen:
         self._ending: asyncio.Task[None] | None = None  # what was left open before it was initialised
         self._looking: asyncio.Task[None] | None = None
         self._latest: Written | None = None
+        # Of partitions that are one broker's: the offsets behind the latest commit there, whose markers have not been seen.
+        self._unmarked: dict[Partition, int] = {}
+        self._unsettled: Written | None = None  # the positions beside them
         self.is_in_doubt = False
         """A broker was connected to anew behind the latest transaction: it may have left that one open."""
 
@@ -118,7 +125,10 @@ class LeftOpen:
     async def _end_before(self, was_committed: bool) -> None:
         # An error here is no other than the one that whatever waits for such a partition meets; or the id is another process's by now.
         with contextlib.suppress(StateError):
-            await self._end(self._writes, committed=was_committed)
+            if not was_committed:
+                await self._settle()
+            kept = () if was_committed else list(self._unmarked)  # of commits before that one
+            await self._end(self._writes, committed=was_committed, but=kept)
 
     # ------------------------------------------------------------------ its own
 
@@ -127,14 +137,18 @@ class LeftOpen:
         was. The one before is over: another was opened behind it."""
         self._latest = None
 
-    def committed(self, written: Written) -> None:
-        """Its latest transaction: the commit was answered."""
+    def committed(self, written: Written, behind: Mapping[Partition, int]) -> None:
+        """Its latest transaction: the commit was answered. `behind`: the offsets behind its records."""
         self._latest = written
+        alone = {one: behind[one] for one in self._topics.alone(behind)}
+        self._unmarked |= alone
+        if alone and written.group is not None:
+            self._unsettled = written
 
     def doubt(self, turn: asyncio.Lock) -> None:
         """A broker was connected to anew. It is looked soon, in a turn of the producer's own: no transaction may follow."""
-        if self._latest is not None:
-            self.is_in_doubt = True
+        if self._latest is not None or self._unmarked:
+            self.is_in_doubt = self._latest is not None
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look(turn))
 
@@ -142,17 +156,57 @@ class LeftOpen:
         async with turn:
             with contextlib.suppress(StateError):  # it stays in doubt: the next transaction looks, and says so
                 await self._resolve()
+                away = await self._topics.leaderless(self._unmarked)
+                await self._mark([one for one in self._unmarked if one not in away])
 
-    async def ready(self) -> None:
-        """Nothing is left open, as far as is known. Raises KafkaRefused, LogUnavailable, OutcomeUnknown."""
+    async def ready(self, partitions: Collection[Partition] | None, group: str | None) -> None:
+        """Nothing is left open that a transaction of these (None: of any) would end, as far as is known. Raises KafkaRefused,
+        LogUnavailable, OutcomeUnknown."""
         await self.ended()
         await self._resolve()
+        await self._mark([one for one in self._unmarked if partitions is None or one in partitions])
+        if group is not None:
+            await self._settle()
 
     async def ended(self) -> None:
         """What was begun when it was initialised is over. To initialise it again before would take the end back, and an end that
         comes after would be that of another transaction."""
         if self._ending is not None:
             await asyncio.wait({self._ending})
+
+    async def _mark(self, among: Collection[Partition]) -> None:
+        """The commits before have their markers in these; for a moment those are waited for. An end of them may be left out as they were."""
+        while unmarked := await self._unmarked_in(among):
+            if not await self._end(Written(unmarked, None), committed=True):
+                break  # what is open there is others'
+        for one in among:
+            self._unmarked.pop(one, None)
+
+    async def _settle(self) -> None:
+        """The same of the group's positions."""
+        before, loop = self._unsettled, asyncio.get_running_loop()
+        if before is None or before.group is None:
+            return
+        deadline = loop.time() + _MARKED_S
+        while await self._offsets.are_unsettled(before.group, before.partitions or ()):
+            if loop.time() >= deadline:
+                await self._end_again((), before.group, committed=True)
+                break
+            await asyncio.sleep(_PAUSE_MAX_S)
+        self._unsettled = None
+
+    async def _unmarked_in(self, among: Collection[Partition]) -> list[Partition]:
+        loop = asyncio.get_running_loop()
+        deadline, pause, left = loop.time() + _MARKED_S, _PAUSE_S, list(among)
+        while left:
+            ends = await self._offsets.ends(left, self._purpose)
+            left = [one for one in left if ends[one] < self._unmarked[one]]
+            if loop.time() >= deadline:
+                break
+            if left:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_MAX_S)
+        return left
 
     async def _resolve(self) -> None:
         if not self.is_in_doubt or self._latest is None:
@@ -166,13 +220,16 @@ class LeftOpen:
 
     # ------------------------------------------------------------------ both
 
-    async def _end(self, written: Written, *, committed: bool) -> None:
+    async def _end(self, written: Written, *, committed: bool, but: Collection[Partition] = ()) -> bool:
+        """Whether anything was left open there, but for these."""
         partitions = await self._topics.known() if written.partitions is None else written.partitions
-        left, group = await self._left_in(partitions), written.group
+        left, group = await self._left_in([one for one in partitions if one not in but]), written.group
         if group is not None and not await self._offsets.are_unsettled(group, partitions):
             group = None
-        if left or group is not None:
-            await self._end_again(left, group, committed=committed)
+        if not left and group is None:
+            return False
+        await self._end_again(left, group, committed=committed)
+        return True
 
     async def _left_in(self, among: Collection[Partition]) -> list[Partition]:
         """Those in which this producer has a transaction open; also those that are open where it may not be seen whose. Raises

@@ -193,7 +193,7 @@ class Producer:
             raise ProducerFenced(f"a transaction of {self._name} was interrupted in this process")
         self._interrupted = True  # also by a cancellation: what it had written must not go into the next one
         try:
-            beginning = self._begin(partitions, group if positions else None)
+            beginning = self._begin(partitions, group if positions else None, goes_on=parts is not None)
             if not isinstance(built, Unbuilt):
                 await beginning
             elif isinstance(made := await built.beside(beginning), Exception):
@@ -218,17 +218,18 @@ class Producer:
                 raise ProducerFenced(str(error)) from error
             raise
         self._interrupted = False
-        self._left_open.committed(Written({*behind, *positions}, group if positions else None))
+        self._left_open.committed(Written({*behind, *positions}, group if positions else None), behind)
         return behind
 
-    async def _begin(self, partitions: Collection[Partition], group: str | None) -> None:
+    async def _begin(self, partitions: Collection[Partition], group: str | None, *, goes_on: bool) -> None:
         """Where the coordinator does not answer, or the transaction before is not over, none has to be ended: what was added holds
         no records, and ends with the next one. Raises LogUnavailable then."""
+        ends = None if goes_on else partitions  # others may be added to it
         try:
-            await self._left_open.ready()
+            await self._left_open.ready(ends, group)
             await self._open(partitions, group)
             while self._left_open.is_in_doubt:  # it was opened through a broker that started again
-                await self._left_open.ready()
+                await self._left_open.ready(ends, group)
                 await self._open(partitions, group)
             self._left_open.begun()
             self._wrote_to = [*sorted({one.topic for one in partitions}), *([f"positions of {group}"] if group else [])]

@@ -19,6 +19,7 @@ from state.log import checks
 from state.log.kafka import rights
 from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, Unreachable, check, then
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
+from state.log.kafka.layouts import Layout, layout
 from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1, metadata
 from state.log.kafka.rights import on
 from state.log.kafka.topic_settings import SETTINGS, as_settings, kind_of, retention_of
@@ -49,17 +50,6 @@ class Names:
         for partition, what in partitions.items():
             found.setdefault(self.inside(partition.topic), []).append((partition.number, what))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the partitions of a topic are: the leader of each, -1 where there is none at the moment, and its epoch, which
-    grows with each election. `as_of`: the connections that had been made anew by then."""
-
-    topic_id: bytes
-    leaders: tuple[int, ...]
-    epochs: tuple[int, ...]
-    as_of: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +135,7 @@ class Topics:
             name = self.names.outside(topic[1])
             if topic[0] != NONE and not topic[4]:
                 check(f"metadata of {name}", topic[0], None, on(rights.TOPIC, rights.DESCRIBE, topic[1]))
-            numbered = {partition[1]: (partition[2], partition[3]) for partition in topic[4]}
-            placed = [numbered.get(number, (-1, -1)) for number in range(len(numbered))]
-            leaders, epochs = tuple(leader for leader, _ in placed), tuple(epoch for _, epoch in placed)
-            found[name] = Layout(topic[2], leaders, epochs, self._connections.made_anew)
+            found[name] = layout(topic[2], topic[4], self._connections.made_anew)
         return found
 
     async def listed(self) -> list[str]:
@@ -189,6 +176,11 @@ class Topics:
         """The epoch of the partition's leader, as last known; -1: not known."""
         layout = self._layouts.get(partition.topic)
         return layout.epochs[partition.number] if layout and 0 <= partition.number < len(layout.epochs) else -1
+
+    def alone(self, partitions: Collection[Partition]) -> list[Partition]:
+        """Those whose broker may go without another to lead them, while others of the cluster go on; as last known."""
+        found = [one for one in partitions if (of := self._layouts.get(one.topic)) and one.number in of.alone]
+        return [one for one in found if self._connections.nodes() != [self.known_leader(one)]]
 
     def known_id(self, topic: str) -> bytes:
         """The topic's id, as last known."""
