@@ -8,6 +8,7 @@ as nanoseconds a year after 2262 would be another one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.errors import DefinitionError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 ROWS = 4_096
+_MINUTE = timedelta(minutes=1)
 
 
 def groups(name: str) -> int:
@@ -106,7 +108,8 @@ def _cells(column: pa.Array, name: str, shape: Shape, file: str, unread: dict[in
     except pa.ArrowInvalid as error:
         raise BadFile(f"{file}, column '{name}': finer than a microsecond, which is lost in Python: {error}") from None
     try:
-        return list(coarse.to_pylist(maps_as_pydicts="strict"))
+        read = list(coarse.to_pylist(maps_as_pydicts="strict"))
+        return [_of_whole_minutes(cell) for cell in read] if "tz=" in str(column.type) else read
     except UnicodeDecodeError:  # Parquet says text and checks none: a row without it says so
         if _is_text(column.type):
             return [_text(cell) for cell in column.cast(pa.binary()).to_pylist()]
@@ -133,7 +136,7 @@ def _cell(one: pa.Scalar, name: str, row: int, unread: dict[int, str]) -> object
     import pyarrow as pa
 
     try:
-        return one.as_py(maps_as_pydicts="strict")
+        return _of_whole_minutes(one.as_py(maps_as_pydicts="strict"))
     except TypeError:
         unread[row] = f"column '{name}': a map has keys that are no plain values, so it is no object of JSON"
     except (OverflowError, ValueError, KeyError) as error:
@@ -142,6 +145,19 @@ def _cell(one: pa.Scalar, name: str, row: int, unread: dict[int, str]) -> object
         return one.cast(pa.string()).as_py()
     except pa.ArrowException:
         return None
+
+
+def _of_whole_minutes(cell: object) -> object:
+    """A time in UTC where its zone's offset has seconds, as those of cities had before 1972: JSON has none, and its writer rounds them, by
+    which the time would be another one."""
+    if isinstance(cell, datetime):
+        offset = cell.utcoffset()
+        return cell if offset is None or not offset % _MINUTE else cell.astimezone(UTC)
+    if isinstance(cell, list):
+        return [_of_whole_minutes(one) for one in cell]
+    if isinstance(cell, dict):
+        return {key: _of_whole_minutes(one) for key, one in cell.items()}
+    return cell
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:

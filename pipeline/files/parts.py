@@ -21,7 +21,7 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Sh
 from pipeline.files.text import COMPRESSED, opened
 
 PART_BYTES = 32 << 20
-BROKEN = (EOFError, OSError, lzma.LZMAError, ZlibError)  # what a damaged file raises
+BROKEN = (EOFError, OSError, lzma.LZMAError, ZlibError)  # what a damaged file raises: see `broken`
 MARKS = (
     "_SUCCESS",
     "_metadata",
@@ -113,6 +113,13 @@ def parts(name: str) -> list[Part]:
     return [Part(name, kind)]
 
 
+def broken(name: str, error: Exception) -> BadFile:
+    """For one of BROKEN."""
+    if isinstance(error, OSError) and error.strerror:
+        return BadFile(f"cannot read {name}: {error.strerror}")
+    return BadFile(f"cannot read {name}: {error}: it is damaged, or is not all there")
+
+
 def check(name: str, reading: Reading, shape: Shape) -> None:
     """Whether the columns of a file do, before anything is read. Raises BadFile."""
     kind = kind_of(name)
@@ -123,7 +130,7 @@ def check(name: str, reading: Reading, shape: Shape) -> None:
             with opened(name) as raw:
                 text.csv_columns(raw, reading, shape, name)
         except BROKEN as error:
-            raise BadFile(f"cannot read {name}: {error}") from None
+            raise broken(name, error) from None
 
 
 def read(part: Part, reading: Reading, shape: Shape, bad: OnBad | None = None) -> Iterator[FileRecord]:
@@ -141,4 +148,4 @@ def read(part: Part, reading: Reading, shape: Shape, bad: OnBad | None = None) -
     except BadRow as error:
         raise BadRow(f"{part.file}, {error.where}", error.why) from None
     except BROKEN as error:
-        raise BadFile(f"cannot read {part.file}: {error}") from None
+        raise broken(part.file, error) from None

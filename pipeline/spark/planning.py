@@ -158,7 +158,7 @@ def _rows_there(name: str) -> int:
     try:
         return _rows(name)
     except parts.BROKEN as error:
-        raise BadFile(f"cannot read {name}: {error}") from None
+        raise parts.broken(name, error) from None
 
 
 def _rows(name: str) -> int:

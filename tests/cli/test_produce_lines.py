@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -236,6 +237,22 @@ def test_files_without_lines_are_named_for_what_they_are(console: Console) -> No
         assert done.code == 2 and done.err.startswith(f"error: {name} is no text: {words}; files are read that end"), (
             done
         )
+
+
+@pytest.mark.processes
+def test_a_file_that_is_cut_off_is_named_and_goes_on_once_it_is_whole(console: Console) -> None:
+    """It was an internal error; also where what it lacks lies before what was produced of it."""
+    lines = b"".join(b'{"key": "ann", "value": {"account": "ann", "amount": %d}}\n' % n for n in range(3_000))
+    whole, file = gzip.compress(lines), console.folder / "x.jsonl.gz"
+    written = []
+    for size, code in ((len(whole) // 2, 1), (len(whole) // 4, 2), (len(whole), 0)):
+        file.write_bytes(whole[:size])
+        done = console.here("produce", "bank:app", "payments", "--file", "x.jsonl.gz")
+        assert done.code == code and "Traceback" not in done.err, done
+        if code:
+            assert done.err.startswith("error: cannot read x.jsonl.gz: Compressed file ended") and "damaged" in done.err
+        written.append(len(console.here("consume", "bank", "payments").out.splitlines()))
+    assert 0 < written[0] == written[1] < written[2] == 3_000
 
 
 @pytest.mark.processes

@@ -194,6 +194,18 @@ def test_a_key_that_is_written_just_when_its_certificate_was_tried_without_it(tm
     assert access.options()["ssl_context"] is not first
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+@pytest.mark.parametrize("text", ["", "-----BEGIN PRIVATE KEY-----\nAAAA\n"])
+def test_a_key_that_is_none_is_named_with_its_certificate(tmp_path: Path, text: str) -> None:
+    own, _ = certificate(tmp_path, "own")
+    key, config = tmp_path / "broken.key", tmp_path / "client.properties"
+    key.write_text(text)
+    config.write_text(f"security.protocol=SSL\nssl.certificate.location={own}\nssl.key.location={key}\n")
+    with pytest.raises(BadClientConfig, match=r"own.pem\) cannot be used with its key \(.*broken.key\): ") as raised:
+        Access(config)
+    assert ".c:" not in str(raised.value) and "\n" not in str(raised.value)
+
+
 def test_secrets_are_in_no_representation() -> None:
     assert "secret" not in repr(of(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="a",
                                    sasl_password="secret"))  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import math
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,24 @@ def csv(path: Path, text: str, value: Any, shape: Shape = FLAT, key: Any = str) 
     file = path / "x.csv"
     file.write_text(text)
     return read(file, reading(value, key), shape)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Amsterdam", "America/New_York", "Africa/Monrovia", "+00:20", "UTC"])
+def test_a_time_of_a_zone_is_the_same_time_however_old_it_is(tmp_path: Path, zone: str) -> None:
+    """Before 1972 some cities had offsets with seconds, which JSON has not."""
+    given = [
+        datetime(1880, 1, 1, tzinfo=UTC),
+        datetime(1936, 6, 1, 12, tzinfo=UTC),
+        datetime(2026, 6, 1, 12, tzinfo=UTC),
+    ]
+    for column, type_ in (
+        (pa.array(given, pa.timestamp("us", zone)), Time),
+        (pa.array([[one] for one in given], pa.list_(pa.timestamp("ms", zone))), Times),
+    ):
+        found = [msgspec.json.decode(one.value or b"")["x"] for one in parquet(tmp_path, column, type_)]
+        texts = [one if isinstance(one, str) else one[0] for one in found]
+        assert [datetime.fromisoformat(text) for text in texts] == given
+        assert zone == "UTC" or not texts[-1].endswith("Z") or zone == "Africa/Monrovia", "others stand as in the file"
 
 
 # ---------------------------------------------------------------- digits

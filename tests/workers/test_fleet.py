@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -135,8 +136,10 @@ async def test_an_instance_ends_while_the_log_is_locked(tmp_path: Path) -> None:
             await life.until("its end", lambda: life.fleet.instances() == ["i1"])
             other.execute("rollback")
         await life.known("i1")
-        [said] = life.said
+        await life.until("a word that it is over", lambda: len(life.said) == 2)
+        said, over = life.said
         assert "cannot use the log now" in said and "locked" in said and "tries again" in said
+        assert re.fullmatch(r"the fleet can use the log again after \d+\.\d s", over)
         assert life.host.started == ["i1", "i2", "i3"]
         assert await life.end() == 0
         assert life.notes() == {}

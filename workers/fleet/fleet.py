@@ -27,6 +27,7 @@ from state.errors import LogReplaced, StateError
 from state.log.group_store import GroupStore
 from workers.connection.listening import places_in_fleet
 from workers.fleet.hosts import Handle, Host
+from workers.fleet.log_trouble import LogTrouble
 from workers.fleet.presence import FLEET, hold, is_here, named_of, names_taken, runs_elsewhere, started, this_process
 from workers.fleet.restarts import RESTART_MAX_S, RESTART_S, Then, code_of_fleet, follows, later
 from workers.fleet.state_watch import StateWatch
@@ -82,7 +83,7 @@ class Fleet:
         self._registered: list[str] | None = None  # the instances that the log knows of
         self._taken: set[str] = set()  # names that are not for instances of this fleet
         self._answers: dict[str, dict[str, Any]] = {}  # to requests that were taken, until the log has them
-        self._trouble = False
+        self._trouble = LogTrouble(self._say)
         self._error: BaseException | None = None
         self.code = 0
 
@@ -326,13 +327,11 @@ class Fleet:
                 await self._register()
             await self._look_for_requests()
             await self._answer()
-            self._trouble = False
+            self._trouble.over()
         except LogReplaced:
             self._log_is_gone()
         except StateError as error:
-            if not self._trouble:
-                self._say(f"the fleet cannot use the log now ({error}); its instances go on, and it tries again")
-            self._trouble = True
+            self._trouble.met(error)
 
     async def _register(self) -> None:
         instances = self.instances()

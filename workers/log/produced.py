@@ -18,7 +18,7 @@ from typing import Self
 import msgspec
 
 from pipeline.files import parquet, text
-from pipeline.files.parts import check, kind_of
+from pipeline.files.parts import BROKEN, broken, check, kind_of
 from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
 from pipeline.files.text import Tail, opened
 from state.log.group_store import AppMetadata, GroupStore, MetadataKind
@@ -80,6 +80,8 @@ class Begun:
                 yield record
         except BadRow as error:
             raise BadRow(f"{self._path}, {error.where}", error.why) from None
+        except BROKEN as error:
+            raise broken(str(self._path), error) from None
 
     def progress(self, application: str, *, is_last: bool, has_ended: bool) -> tuple[AppMetadata, bytes | None]:
         """What is to be in the log, and what is, once every record that was given is in the log. It is kept for ever, however
@@ -131,8 +133,11 @@ async def begin(log: GroupStore, application: str, path: Path, reading: Reading,
         if seen is None:
             return Begun(path, reading, shape, kind, name, seen, tail)
         done = msgspec.json.decode(seen, type=Progress)
-        if tail.skip(done.bytes, done.lines) and tail.digest() == done.digest:
-            return Begun(path, reading, shape, kind, name, seen, tail)
+        try:
+            if tail.skip(done.bytes, done.lines) and tail.digest() == done.digest:
+                return Begun(path, reading, shape, kind, name, seen, tail)
+        except BROKEN as error:
+            raise broken(str(path), error) from None
         tail.close()
     raise AssertionError("names have no end")
 
@@ -159,6 +164,6 @@ def _first(path: Path, kind: str) -> str:
             else:
                 for _ in range(2 if kind == "csv" else 1):
                     found.update(file.readline().rstrip(b"\r\n"))
-    except (EOFError, OSError) as error:
-        raise BadFile(f"cannot read {path}: {error}") from None
+    except BROKEN as error:
+        raise broken(str(path), error) from None
     return found.hexdigest()

@@ -169,12 +169,13 @@ class Access:
                 f"ssl.ca.location in {self.where}"
             )
         if "ALERT" in name or "CERTIFICATE_REQUIRED" in name:
-            own = (
-                "does not take the client certificate"
-                if settings.certificate_file or settings.certificate_pem
-                else ("wants a client certificate")
+            why = name.lower().replace("_", " ")
+            if not settings.certificate_file and not settings.certificate_pem:
+                return f"wants a client certificate ({why}); set ssl.certificate.location and ssl.key.location in {self.where}"
+            return (
+                f"does not take the client certificate ({why}); look at its dates (`openssl x509 -noout -dates -in FILE`) and at who "
+                f"signed it, and set ssl.certificate.location and ssl.key.location in {self.where}"
             )
-            return f"{own} ({name.lower().replace('_', ' ')}); set ssl.certificate.location and ssl.key.location in {self.where}"
         plain = "SASL_PLAINTEXT" if settings.sasl else "PLAINTEXT"
         return f"{_NO_TLS} in {self.where}".replace("PROTOCOL", plain)
 
@@ -254,15 +255,17 @@ def _tls_context(settings: ClientSettings, where: str) -> ssl.SSLContext:
             _load_certificate(made, settings)
         except (OSError, ssl.SSLError) as error:
             named = settings.certificate_file or "the given one"
+            key = settings.key_file or ("the given one" if settings.key_pem else named)
             raise BadClientConfig(
-                f"{where}: the client certificate ({named}) cannot be used with its key ({_reason(error)}); both are PEM, and "
+                f"{where}: the client certificate ({named}) cannot be used with its key ({key}): {_reason(error)}; both are PEM, and "
                 "an encrypted key needs ssl.key.password"
             ) from None
     return made
 
 
 def _reason(error: OSError) -> str:
-    return str(getattr(error, "reason", None) or error.strerror or error).lower().replace("_", " ")
+    found = str(getattr(error, "reason", None) or error.strerror or error).lower().replace("_", " ")
+    return "no PEM, or not all of it" if "pem lib" in found else found
 
 
 def _load_certificate(context: ssl.SSLContext, settings: ClientSettings) -> None:
