@@ -105,7 +105,8 @@ def spark() -> Iterator[Any]:
     from pipeline.spark.session import spark_session, stop
     from workers.commands.cluster import Cluster
 
-    session = spark_session("tests", Cluster("local[8,4]"), settings=SPARK)
+    # Slots: each has a Python of its own, which imports all there is. With eight, two cores were busy with that a quarter of the time.
+    session = spark_session("tests", Cluster("local[3,4]"), settings=SPARK)
     yield session
     stop(session)
     stop(session)  # it was stopped by its owner: nothing happens

@@ -17,6 +17,7 @@ from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicSpec
 from workers.errors import AppRefused
+from workers.others_topics import refuse_written
 from workers.same_topics import refuse_others, topics_there
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ async def found(log: GroupLog, app: App) -> tuple[bytes | None, Topology, Mappin
         await refuse_half_done(log, app.id)
         raise AppRefused(str(error)) from error
     await refuse_others(log, topology, existing)
+    await refuse_written(log, topology, DESCRIPTION)
     return kept_numbers, topology, existing
 
 

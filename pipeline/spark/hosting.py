@@ -242,8 +242,7 @@ class SparkHost:
                 leashes = LeashServer(instance_credentials(spec))
                 self._address = await leashes.open(*self._place)
                 self._leashes = leashes
-                if not IN_DRIVER.match(str(self._session.sparkContext.master)):  # where there is no executor
-                    self._looking = asyncio.create_task(self._look())
+                self._looking = asyncio.create_task(self._look())
         group = f"instance {spec.instance} {spec.attempt} {token_hex(4)}"
         task = Task(spec, self._address, group, self._is_open)
         handle = SparkHandle(self._session, self._source, self._leashes, task)
@@ -253,11 +252,13 @@ class SparkHost:
 
     async def _look(self) -> None:
         """For as long as there is Spark."""
-        decommissions = Decommissions(self._session)
+        has_executors = not IN_DRIVER.match(str(self._session.sparkContext.master))
+        decommissions = Decommissions(self._session) if has_executors else None
         while not is_gone(self._session):
             await asyncio.sleep(DECOMMISSION_S)
             await self._look_for_slots()
-            await self._look_for_decommissions(decommissions)
+            if decommissions is not None:
+                await self._look_for_decommissions(decommissions)
 
     async def _look_for_decommissions(self, decommissions: Decommissions) -> None:
         there = {one.remote.hosted: one for one in self._handles if one.stays and one.remote.hosted is not None}

@@ -29,6 +29,7 @@ logger = logging.getLogger("orchestrator.spark")
 LOOK_S, CANCEL_S = 1.0, 0.2
 NO_SLOT_S = 15.0  # without a task that runs, before a line says so
 ROUNDED_S = 5
+LINE_EVERY_S = 60.0  # elsewhere than on a terminal
 
 
 @asynccontextmanager
@@ -93,9 +94,9 @@ async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows
 
 
 async def _report(context: Any, group: str, rows: Rows, waits: Waiting) -> None:
-    """On a terminal how far the stage is, and when it may be over; anywhere one line where Spark has no slot to give, and one for each
-    error that waits, which may last for ever."""
-    begun = idle_since = monotonic_s()
+    """How far the stage is, and when it may be over: in place on a terminal, elsewhere a line a minute. One line where Spark has no slot
+    to give, and one for each error that waits, which may last for ever."""
+    begun = idle_since = shown = monotonic_s()
     known: set[str] = set()
     stage, complained, bar = -1, False, sys.stderr.isatty()
     try:
@@ -118,6 +119,9 @@ async def _report(context: Any, group: str, rows: Rows, waits: Waiting) -> None:
             if bar:
                 line = _line(found, now - begun, await asyncio.to_thread(rows))
                 print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
+            elif found is not None and now - shown >= LINE_EVERY_S:
+                print(_line(found, now - begun, await asyncio.to_thread(rows)), file=sys.stderr, flush=True)
+                shown = now
     finally:
         if bar:
             print(CLEAR, end="", file=sys.stderr, flush=True)

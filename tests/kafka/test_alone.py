@@ -4,6 +4,7 @@ coordinator of the transaction goes on. What was committed is there when that br
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -19,7 +20,7 @@ from state.log.protocol import Partition, TopicSpec
 from tests import brokers
 from tests.contracts.logs import records, until, values
 from tests.kafka.late_markers import Late
-from tests.kafka.place import Place
+from tests.kafka.place import Place, is_open
 
 pytestmark = [pytest.mark.kafka]
 FIRST, SECOND = 1, 2
@@ -92,6 +93,47 @@ async def write_and_fail(log: KafkaLog, producer: Producer, where: Partition, gr
 
     async with producer.turn:
         await producer.transact(built, group, {where: 99}, parts=failing())
+
+
+@pytest.mark.parametrize("by", ["the writer", "another process"])
+async def test_what_was_aborted_is_not_committed_by_the_next_one(place: Place, late: Late, by: str) -> None:
+    """The marker of an abort is not written either: the next commit there ended both as committed, and where the writer was fenced
+    nothing did, so that no reader got past it. Who fenced it has its last word, and tries again when nobody holds it any more."""
+    log = await place.open()
+    where = await led_by(log, SECOND)
+    group = await group_of(log, SECOND)
+    inside, producer = await coordinated_by(log, FIRST, group)
+    await write(log, producer, where, "1", group)
+    await log.ends([where], settled=True)
+    with late.held(SECOND):
+        with pytest.raises(OSError, match="away"):
+            await write_and_fail(log, producer, where, group)
+        await asyncio.to_thread(late.are_held)
+        late.nodes[1].stop(kill=True)
+
+        async def is_complete() -> bool:
+            return await state_of(log, inside) == "CompleteAbort"
+
+        await until("the coordinator to count it as complete", is_complete)
+    if by == "the writer":
+        async with producer.turn:
+            await producer.initialise()
+    else:
+        other = await place.open()
+        await other.topics(["out"])
+        name = log._cluster.topics.names.outside(inside)
+        await other._cluster.producer(name, 60.0, writes=Written(None, group)).initialise()
+        gc.collect()
+    await asyncio.to_thread(late.nodes[1].launch)
+    if by == "the writer":
+        await write(log, producer, where, "2", group)
+
+    async def is_over() -> bool:
+        return not await is_open(log, where)
+
+    await until("its end", is_over)
+    found = ["1", "2"] if by == "the writer" else ["1"]
+    assert await values(log, where) == found and await log.positions(group, [where]) == {where: len(found)}
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["at once", "behind others of another partition"])

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from orchestrator import App, Record, Table
+from orchestrator import App, Record, Sink, Table
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TopicInfo, TopicSpec
 from workers import same_topics, topic_identities
@@ -41,6 +41,43 @@ async def test_a_changelog_of_another_application_is_refused_by_its_name() -> No
     await log.put_metadata("other", TOPIC_IDS, CHANGES, made.topic_id.encode())
     with pytest.raises(AppRefused, match=f"{CHANGES} belongs to application 'other'"):
         await topic_identities.check(log, bank())
+
+
+def writing(name: str) -> App:
+    app = App("other", partitions=2)
+    ins, out = app.topic("ins", key=str, value=int), app.topic(name, key=str, value=int, alias="out")
+
+    @app.processor(ins, out)
+    def copy(record: Record[str, int], out: Sink[str, int]) -> None:
+        out.send(record.key, 666)
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        (CHANGES, "a changelog"),
+        ("bank-by-name-repartition", "a re-key topic"),
+        ("bank-orchestrator", "the topic of facts"),
+    ],
+)
+async def test_what_is_another_applications_own_is_not_written(name: str, what: str) -> None:
+    """Its table had the rows of the other one, and no line told."""
+    log = MemoryLog()
+    app = bank()
+    payments = app.topics["payments"]
+    names = app.table("names", key=str, value=int, default=int)
+
+    @app.processor(payments.rekey("by-name", key=str, by=lambda record: record.key), names)
+    def count(payment: Record[str, int], names: Table[str, int]) -> None:
+        names[payment.key] += 1
+
+    await prepare(log, writing("bank-news-changelog"))  # nobody's
+    await prepare(log, app)
+    with pytest.raises(AppRefused, match=f"topic {name} is {what} of application 'bank', which it alone may write"):
+        await prepare(log, writing(name))
+    await prepare(log, app)  # what it writes itself is its own
 
 
 class Late(MemoryLog):

@@ -92,7 +92,9 @@ class Producer:
         self._timeout_s = timeout_s
         self._answer_s = answer_s
         self._purpose = purpose
-        self._left_open = LeftOpen(connections, topics, offsets, writes, purpose, self._end_again)
+        self.turn = asyncio.Lock()
+        parts = connections, topics, offsets
+        self._left_open = LeftOpen(*parts, self._id or "", writes, purpose, answer_s, self._end_again, self.turn)
         self._producer, self._epoch = -1, -1
         self._sequences: dict[Partition, int] = {}
         self._interrupted = False
@@ -100,7 +102,6 @@ class Producer:
         self.is_torn = False
         """A transaction was aborted that had begun to write: what was sent may still come to its partitions, and may have used up
         numbers of their sequences, so that the next batch would be taken for it. `initialise` ends that, by another epoch."""
-        self.turn = asyncio.Lock()
 
     async def initialise(self) -> None:
         """From now on no other process that had this id can write by it; a transaction of theirs is over when this returns, also
@@ -116,7 +117,7 @@ class Producer:
 
             async def before() -> None:  # each try: a transaction that is open now is ended by the first one
                 nonlocal was_committed
-                was_committed = await self._left_open.was_committed(inside, was_committed)
+                was_committed = await self._left_open.was_committed(was_committed)
 
             answer = await self._coordinated(
                 what, TRANSACTION, inside, request, lambda got: [("", got.error_code)], before=before
@@ -133,7 +134,7 @@ class Producer:
 
     def doubt(self) -> None:
         """A broker was connected to anew: it may have started again."""
-        self._left_open.doubt(self.turn)
+        self._left_open.doubt()
 
     async def _first_id(self, what: str, request: Any) -> Any:
         answer = await self._connections.ask_any(request)
@@ -221,7 +222,7 @@ class Producer:
         self._left_open.committed(Written({*behind, *positions}, group if positions else None), behind)
         return behind
 
-    async def _begin(self, partitions: Collection[Partition], group: str | None, *, goes_on: bool) -> None:
+    async def _begin(self, partitions: Collection[Partition], group: str | None, *, goes_on: bool = False) -> None:
         """Where the coordinator does not answer, or the transaction before is not over, none has to be ended: what was added holds
         no records, and ends with the next one. Raises LogUnavailable then."""
         ends = None if goes_on else partitions  # others may be added to it

@@ -149,6 +149,12 @@ class Topics:
         layouts = await self.refresh(list(self._layouts))
         return [Partition(name, number) for name, one in sorted(layouts.items()) for number in range(len(one.leaders))]
 
+    def remembered(self) -> list[Partition]:
+        """The same as they were last known."""
+        return [
+            Partition(name, number) for name, one in sorted(self._layouts.items()) for number in range(len(one.leaders))
+        ]
+
     async def require(self, partitions: Collection[Partition], within_s: float = ANSWER_WITHIN_S) -> None:
         """Raises UnknownTopic for a partition that is not there."""
         strange = {one.topic for one in partitions if self.known_leader(one) is None or self._is_old(one.topic)}
