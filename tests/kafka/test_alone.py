@@ -16,7 +16,7 @@ from state.log.kafka.log import KafkaLog
 from state.log.kafka.producer import Producer
 from state.log.kafka.requests import DescribeTransactionsRequest_v0
 from state.log.kafka.unbuilt import Built
-from state.log.protocol import Partition, TopicSpec
+from state.log.protocol import FOR_EVER, Partition, TopicSpec
 from tests import brokers
 from tests.contracts.logs import records, until, values
 from tests.kafka.late_markers import Late
@@ -46,6 +46,7 @@ async def place(late: Late) -> AsyncIterator[Place]:
 
 async def led_by(log: KafkaLog, node: int) -> Partition:
     await log.create_topic(TopicSpec("out", 2))
+    await log.set_retention("out", FOR_EVER)  # the times of these records are long past: a broker would delete them
     [found, *_] = (await log._cluster.topics.by_leader([Partition("out", 0), Partition("out", 1)]))[node]
     return found
 
@@ -136,10 +137,8 @@ async def test_what_was_aborted_is_not_committed_by_the_next_one(place: Place, l
     assert await values(log, where) == found and await log.positions(group, [where]) == {where: len(found)}
 
 
-@pytest.mark.parametrize("between", [False, True], ids=["at once", "behind others of another partition"])
-async def test_the_next_transaction_takes_nothing_back(place: Place, late: Late, between: bool) -> None:
-    """Though it is aborted, and was begun when the coordinator had counted the one before as complete. Others go on meanwhile, and do
-    not make it forgotten, committed or not."""
+async def commits_without_marker(place: Place, late: Late) -> tuple[KafkaLog, Producer, Partition, str]:
+    """Two records, the second of a commit that its coordinator counts as complete; the broker of its partition is away."""
     log = await place.open()
     where = await led_by(log, SECOND)
     group = await group_of(log, SECOND)
@@ -156,6 +155,14 @@ async def test_the_next_transaction_takes_nothing_back(place: Place, late: Late,
 
         await until("the coordinator to count it as complete", is_complete)
 
+    return log, producer, where, group
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["at once", "behind others of another partition"])
+async def test_the_next_transaction_takes_nothing_back(place: Place, late: Late, between: bool) -> None:
+    """Though it is aborted, and was begun when the coordinator had counted the one before as complete. Others go on meanwhile, and do
+    not make it forgotten, committed or not."""
+    log, producer, where, group = await commits_without_marker(place, late)
     if between:
         other = Partition(where.topic, 1 - where.number)
         await write(log, producer, other, "a")
@@ -175,3 +182,26 @@ async def test_the_next_transaction_takes_nothing_back(place: Place, late: Late,
     await write(log, producer, where, "3", group)
     await log.ends([where], settled=True)
     assert await values(log, where) == ["1", "2", "3"] and await log.positions(group, [where]) == {where: 3}
+
+
+async def test_what_was_interrupted_is_not_committed_beside_it(place: Place, late: Late) -> None:
+    """An end of what is left open, when the broker is back, would end the writer's own transaction, too."""
+    log, producer, where, _ = await commits_without_marker(place, late)
+    other, anew = Partition(where.topic, 1 - where.number), log._cluster.connections.made_anew
+    async with producer.turn:
+        await producer._open([other], None)
+        producer._left_open.begun()
+        await producer._write(await build(log._cluster.topics, {other: records("a")}), transactional=True)
+        producer._interrupted = True  # as a cancellation leaves it
+    await asyncio.to_thread(late.nodes[1].launch)
+
+    async def is_connected_anew() -> bool:
+        await log.written([where])
+        return log._cluster.connections.made_anew > anew
+
+    await until("a connection that is made anew", is_connected_anew)
+    async with producer.turn:  # behind a look, if there is one
+        assert await is_open(log, other)
+        await producer.initialise()
+    await log.ends([where, other], settled=True)
+    assert await values(log, where) == ["1", "2"] and await values(log, other) == []

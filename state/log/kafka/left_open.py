@@ -115,6 +115,7 @@ class LeftOpen:
         self._before: dict[Partition, bool] = {}
         self._positions: _Positions | None = None  # beside either
         self._trying: asyncio.Task[None] | None = None  # what was away
+        self._is_open = False  # a transaction of its own, which an end here would end, too: interrupted perhaps
         self.is_in_doubt = False
         """A broker was connected to anew behind the latest transaction: it may have left that one open."""
 
@@ -141,7 +142,7 @@ class LeftOpen:
 
     async def initialised(self, producer_id: int, was_committed: bool | None) -> None:
         """The id is this producer's now: what it had open is ended. What is away is tried again beside what follows."""
-        self._producer_id, self._latest, self.is_in_doubt = producer_id, None, False
+        self._producer_id, self._latest, self.is_in_doubt, self._is_open = producer_id, None, False, False
         if was_committed is not None:
             self._ending = asyncio.create_task(self._end_before(was_committed))
             await asyncio.wait({self._ending}, timeout=_LOOK_S)
@@ -184,6 +185,8 @@ class LeftOpen:
                     continue  # it is met, and said, by whatever waits for these partitions
 
     async def _end_what_is_led(self) -> None:
+        if self._is_open:
+            return
         left = {*self._before, *self._unmarked}
         if left:
             for gone in left - set(await self._topics.known()):
@@ -196,7 +199,7 @@ class LeftOpen:
 
     async def _end_in(self, among: Collection[Partition]) -> None:
         for committed in (True, False):
-            chosen = [one for one in among if self._before[one] is committed]
+            chosen = [one for one in among if self._before.get(one) is committed]
             if chosen:
                 await self._end(Written(chosen, None), committed=committed)
         for one in among:
@@ -207,11 +210,11 @@ class LeftOpen:
     def begun(self) -> None:
         """What it has open from now on is a transaction that is not committed; it may be interrupted, and must not be ended as one that
         was. The one before is over: another was opened behind it."""
-        self._latest = None
+        self._latest, self._is_open = None, True
 
     def committed(self, written: Written, behind: Mapping[Partition, int]) -> None:
         """Its latest transaction: the commit was answered. `behind`: the offsets behind its records."""
-        self._latest = written
+        self._latest, self._is_open = written, False
         alone = {one: behind[one] for one in self._topics.alone(behind)}
         self._unmarked |= alone
         if alone and written.group is not None:
@@ -227,6 +230,7 @@ class LeftOpen:
     async def _look(self) -> None:
         async with self._turn:
             with contextlib.suppress(StateError):  # it stays in doubt: the next transaction looks, and says so
+                await self.ended()
                 await self._resolve()
                 await self._end_what_is_led()
 
