@@ -125,6 +125,7 @@ def test_two_that_start_together(console: Console) -> None:
     stable(console, 1)
 
 
+@pytest.mark.long
 def test_with_on_stop_leave_it_hands_over_and_the_last_one_just_goes(console: Console) -> None:
     left = join(console, "left", "--on-stop", "leave")
     stable(console, 1)

@@ -491,6 +491,7 @@ def term(console: Console) -> int:
     return int(found.json["coordinator"]["term"]) if found.code == 0 else 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("coordinator_goes", often((False, True), False))
 def test_a_leaver_that_is_killed_after_its_scale_down_ended_leaves(console: Console, coordinator_goes: bool) -> None:
     """It stands still, and its user ends it by force. Its fleet starts it again, as any that crashed: it stayed. Meanwhile a scale-up

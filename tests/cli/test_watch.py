@@ -120,6 +120,7 @@ def test_what_is_not_known_is_no_number() -> None:
     assert total([]) is None and total([None, None]) is None and total([None, 0, 2.5]) == 2.5
 
 
+@pytest.mark.long
 def test_status_says_why_tasks_do_not_run_whose_changelogs_were_cut(console: Console) -> None:
     """They were "moving", with 0 behind, as any task on its way."""
     changes = "bank-balances-changelog"

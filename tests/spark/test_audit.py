@@ -135,6 +135,14 @@ async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(filled: 
     ]
     assert {row["found"] for row in rows} >= {"999", "5"}
 
+    await log.close()
+
+
+@pytest.mark.long
+async def test_a_store_that_cannot_be_read_is_a_check_that_failed(filled: Place) -> None:
+    log = await filled.log()
+    where, _ = next((p, r) for p, r in await read_all(log, tallies.sums.changelog))
+    path = filled.folder / "s/tallies/i1" / f"0_{where.number}" / "sums"
     path.joinpath(next(file.name for file in path.glob("*.sst"))).write_bytes(b"no table of RocksDB")
     facts = await audit(
         TALLIES, filled.url, Wanted(stores=on_disk(filled)), say=filled.said.append, session=filled.spark
@@ -146,6 +154,7 @@ async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(filled: 
     await log.close()
 
 
+@pytest.mark.long
 async def test_outputs_that_retention_removes_while_they_are_computed_are_not_lost(filled: Place) -> None:
     log = await filled.log()
     ends = await log.ends([Partition("seen", number) for number in range(2)])

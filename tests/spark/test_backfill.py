@@ -415,6 +415,7 @@ async def test_losing_the_lease_ends_it_with_nothing_written(
     await log.close()
 
 
+@pytest.mark.long
 async def test_a_cancelled_backfill_leaves_nothing_and_can_be_run_again(place: Place) -> None:
     log = await place.log()
     await write(log, sample.app, records(30, seed=3))
@@ -490,6 +491,7 @@ async def test_an_app_in_a_file_of_any_name(place: Place) -> None:
     await log.close()
 
 
+@pytest.mark.long
 async def test_a_producer_of_a_followed_topic_is_found(place: Place) -> None:
     log = await place.log()
     await write(log, loop.app, [(loop.firsts, "p", 1, 1)])

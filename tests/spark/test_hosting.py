@@ -228,6 +228,7 @@ async def test_killing_ends_an_instance_whose_spark_is_gone(
     await log.close()
 
 
+@pytest.mark.long
 async def test_an_instance_whose_host_goes_is_to_be_started_elsewhere(tmp_path: Path, spark: Any) -> None:
     """And one that Spark has started since then, on another executor, is not: what it leaves, it leaves for good."""
     log = await open_sqlite(tmp_path / "log.db", create=True)

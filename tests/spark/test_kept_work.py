@@ -78,6 +78,7 @@ async def test_the_same_command_writes_what_was_computed(place: Place, monkeypat
     await log.close()
 
 
+@pytest.mark.long
 async def test_what_was_computed_of_rows_that_are_others_by_now_is_not_written(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

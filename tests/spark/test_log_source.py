@@ -60,6 +60,7 @@ def test_an_unknown_topic_is_named(tmp_path: Path, spark: Any) -> None:
         log_frame(spark, f"sqlite:{tmp_path / 'log.db'}", ["u"])
 
 
+@pytest.mark.long
 def test_a_read_that_cannot_reach_its_end_fails(tmp_path: Path, spark: Any) -> None:
     asyncio.run(fill(tmp_path / "log.db"))
     with pytest.raises(Exception, match="t-1 ended at 6, before 9: the log lost records it had"):

@@ -373,6 +373,7 @@ async def stopped_once_grown(place: Place, monkeypatch: pytest.MonkeyPatch) -> G
     return log
 
 
+@pytest.mark.long
 async def test_records_that_came_since_it_began_are_no_end_of_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics have grown, and what produces was started again: it was to be processed first, by an app that may not start."""
     log = await stopped_once_grown(place, monkeypatch)
@@ -387,6 +388,7 @@ async def test_records_that_came_since_it_began_are_no_end_of_it(place: Place, m
     await log.close()
 
 
+@pytest.mark.long
 async def test_a_record_by_the_number_before_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its task would have no state of its key."""
     log = await stopped_once_grown(place, monkeypatch)

@@ -469,6 +469,7 @@ async def test_bad_rows_take_no_other_files_place(place: Place) -> None:  # noqa
         await log.close()
 
 
+@pytest.mark.long
 def test_what_is_written_takes_no_place_of_history(console: Console) -> None:
     console.pay(("ann", 1))
     line = b'{"file": "a.csv", "where": "line 2", "why": "no", "row": []}\n'

@@ -157,7 +157,9 @@ async def test_a_wish_is_granted_once_however_long_the_answer_is_refused(tmp_pat
         await life.until("the answer", lambda: GRANTED + "w" in life.notes())
         assert life.notes()[GRANTED + "w"] == {"added": ["i2", "i3"]} and REQUEST + "w" not in life.notes()
         await life.known("i1", "i2", "i3")
-        assert sorted(life.host.started) == ["i1", "i2", "i3"] and len(life.said) == 1
+        await life.until("a word that it is over", lambda: len(life.said) == 2)
+        assert sorted(life.host.started) == ["i1", "i2", "i3"]
+        assert [line.split(" the log ")[0] for line in life.said] == ["the fleet cannot use", "the fleet can use"]
         assert await life.end() == 0
 
 
