@@ -138,7 +138,8 @@ def test_a_new_group_waits_for_others(console: Console) -> None:
 
 @pytest.mark.long  # what it looks for is there for a moment: a loaded machine looks too seldom
 def test_learners_of_a_slow_restore(console: Console) -> None:
-    """1 byte a second: nobody gets anywhere, one at a time learns, and is given up; where any lag will do, one takes over."""
+    """1 byte a second: nobody gets anywhere, one at a time learns, and is given up; where any lag will do, one takes over once it has read
+    nothing for so long that its rate says no more."""
     slow = (*SOON, "--restore-rate-limit", "1B", "--acceptable-recovery-time", "1ms", "--max-learners", "1")
     first = Instance(console, "a", *slow, "--acceptable-recovery-lag", "0", "--learner-timeout", "1s")
     stable(console, 1)
@@ -162,6 +163,7 @@ def test_learners_of_a_slow_restore(console: Console) -> None:
     console.until("a learner to be given up", is_given_up)
     assert "after 1.0 s without progress" in given_up and most == 1, (given_up, most)
     assert len(tasks_of(console, "b")) < 4
+    assert console.here("settings", "set", "bank", "learner-timeout=5m").code == 0
     Instance(console, "c", *slow, "--acceptable-recovery-lag", "1000000")
     console.until("c to take over", lambda: tasks_of(console, "c"))
     assert first.run.poll() is None
