@@ -69,6 +69,17 @@ async def state_of(log: KafkaLog, inside: str) -> str:
     return str(answer.states[0][2])
 
 
+async def marker_is_lost(late: Late, log: KafkaLog, inside: str, state: str) -> None:
+    """While markers are held: the broker of the second partition is killed, and the coordinator counts the end as complete."""
+    await asyncio.to_thread(late.are_held)
+    late.nodes[1].stop(kill=True)
+
+    async def is_complete() -> bool:
+        return await state_of(log, inside) == state
+
+    await until(f"the coordinator to say {state}", is_complete)
+
+
 async def group_of(log: KafkaLog, node: int) -> str:
     connections, names = log._cluster.connections, log._cluster.topics.names
     for number in range(100):
@@ -99,7 +110,7 @@ async def write_and_fail(log: KafkaLog, producer: Producer, where: Partition, gr
 @pytest.mark.parametrize("by", ["the writer", "another process"])
 async def test_what_was_aborted_is_not_committed_by_the_next_one(place: Place, late: Late, by: str) -> None:
     """The marker of an abort is not written either: the next commit there ended both as committed, and where the writer was fenced
-    nothing did, so that no reader got past it. Who fenced it has its last word, and tries again when nobody holds it any more."""
+    nothing did, so that no reader got past it. The process that fenced it knows how it ended, and tries again, also where its producer is dropped."""
     log = await place.open()
     where = await led_by(log, SECOND)
     group = await group_of(log, SECOND)
@@ -109,13 +120,7 @@ async def test_what_was_aborted_is_not_committed_by_the_next_one(place: Place, l
     with late.held(SECOND):
         with pytest.raises(OSError, match="away"):
             await write_and_fail(log, producer, where, group)
-        await asyncio.to_thread(late.are_held)
-        late.nodes[1].stop(kill=True)
-
-        async def is_complete() -> bool:
-            return await state_of(log, inside) == "CompleteAbort"
-
-        await until("the coordinator to count it as complete", is_complete)
+        await marker_is_lost(late, log, inside, "CompleteAbort")
     if by == "the writer":
         async with producer.turn:
             await producer.initialise()
@@ -147,14 +152,7 @@ async def commits_without_marker(place: Place, late: Late) -> tuple[KafkaLog, Pr
     await log.ends([where], settled=True)
     with late.held(SECOND):
         await write(log, producer, where, "2", group)
-        await asyncio.to_thread(late.are_held)
-        late.nodes[1].stop(kill=True)
-
-        async def is_complete() -> bool:
-            return await state_of(log, inside) == "CompleteCommit"
-
-        await until("the coordinator to count it as complete", is_complete)
-
+        await marker_is_lost(late, log, inside, "CompleteCommit")
     return log, producer, where, group
 
 

@@ -63,7 +63,7 @@ def writing(name: str) -> App:
     ],
 )
 async def test_what_is_another_applications_own_is_not_written(name: str, what: str) -> None:
-    """Its table had the rows of the other one, and no line told."""
+    """The other application's table had the rows that this one sent, and no line was printed."""
     log = MemoryLog()
     app = bank()
     payments = app.topics["payments"]
@@ -73,7 +73,7 @@ async def test_what_is_another_applications_own_is_not_written(name: str, what: 
     def count(payment: Record[str, int], names: Table[str, int]) -> None:
         names[payment.key] += 1
 
-    await prepare(log, writing("bank-news-changelog"))  # nobody's
+    await prepare(log, writing("bank-news-changelog"))  # no application has such a topic
     await prepare(log, app)
     with pytest.raises(AppRefused, match=f"topic {name} is {what} of application 'bank', which it alone may write"):
         await prepare(log, writing(name))

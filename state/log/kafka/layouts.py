@@ -26,7 +26,7 @@ class Layout:
     as_of: int
 
 
-def layout(topic_id: bytes, partitions: Sequence[Any], as_of: int) -> Layout:
+def layout_of(topic_id: bytes, partitions: Sequence[Any], as_of: int) -> Layout:
     """Of the partitions of a metadata answer: code, number, leader, epoch, replicas, those in sync, and more."""
     numbered = {number: (leader, epoch, in_sync) for _, number, leader, epoch, _, in_sync, *_ in partitions}
     placed = [numbered.get(number, _NOWHERE) for number in range(len(numbered))]

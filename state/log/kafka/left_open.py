@@ -114,8 +114,8 @@ class LeftOpen:
         # Where something may be open that ended before the id was initialised, and whether that was committed.
         self._before: dict[Partition, bool] = {}
         self._positions: _Positions | None = None  # beside either
-        self._trying: asyncio.Task[None] | None = None  # what was away
-        self._is_open = False  # a transaction of its own, which an end here would end, too: interrupted perhaps
+        self._trying: asyncio.Task[None] | None = None  # to end what was away
+        self._has_open = False  # a transaction of its own, which an end here would end, too: interrupted perhaps
         self.is_in_doubt = False
         """A broker was connected to anew behind the latest transaction: it may have left that one open."""
 
@@ -142,7 +142,7 @@ class LeftOpen:
 
     async def initialised(self, producer_id: int, was_committed: bool | None) -> None:
         """The id is this producer's now: what it had open is ended. What is away is tried again beside what follows."""
-        self._producer_id, self._latest, self.is_in_doubt, self._is_open = producer_id, None, False, False
+        self._producer_id, self._latest, self.is_in_doubt, self._has_open = producer_id, None, False, False
         if was_committed is not None:
             self._ending = asyncio.create_task(self._end_before(was_committed))
             await asyncio.wait({self._ending}, timeout=_LOOK_S)
@@ -161,11 +161,7 @@ class LeftOpen:
             self._positions = _Positions(group, partitions, was_committed)
         with contextlib.suppress(StateError):
             await self._end_what_is_led()
-        if self._before or self._positions is not None:
-            self._try_again()
-
-    def _try_again(self) -> None:
-        if self._trying is None or self._trying.done():
+        if (self._before or self._positions is not None) and (self._trying is None or self._trying.done()):
             self._trying = asyncio.create_task(self._try(self._positions))
 
     async def _try(self, positions: _Positions | None) -> None:
@@ -185,7 +181,7 @@ class LeftOpen:
                     continue  # it is met, and said, by whatever waits for these partitions
 
     async def _end_what_is_led(self) -> None:
-        if self._is_open:
+        if self._has_open:
             return
         left = {*self._before, *self._unmarked}
         if left:
@@ -210,11 +206,11 @@ class LeftOpen:
     def begun(self) -> None:
         """What it has open from now on is a transaction that is not committed; it may be interrupted, and must not be ended as one that
         was. The one before is over: another was opened behind it."""
-        self._latest, self._is_open = None, True
+        self._latest, self._has_open = None, True
 
     def committed(self, written: Written, behind: Mapping[Partition, int]) -> None:
         """Its latest transaction: the commit was answered. `behind`: the offsets behind its records."""
-        self._latest, self._is_open = written, False
+        self._latest, self._has_open = written, False
         alone = {one: behind[one] for one in self._topics.alone(behind)}
         self._unmarked |= alone
         if alone and written.group is not None:
@@ -253,7 +249,7 @@ class LeftOpen:
     async def _mark(self, among: Collection[Partition]) -> None:
         """The commits before have their markers in these. They are waited for as long as their coordinator writes them; what lacks one
         behind that is ended here, and this end may be left out as the one before was."""
-        while among and (unmarked := await self._written(lambda: self._unmarked_in(among))):
+        while among and (unmarked := await self._once_decided(lambda: self._unmarked_in(among))):
             if not await self._end(Written(unmarked, None), committed=True):
                 break  # what is open there is others'
         for one in among:
@@ -269,12 +265,12 @@ class LeftOpen:
         if before is None:
             return
         group, partitions, committed = before
-        if await self._written(lambda: self._offsets.are_unsettled(group, partitions)):
+        if await self._once_decided(lambda: self._offsets.are_unsettled(group, partitions)):
             await self._end_again((), group, committed=committed)
         self._positions = None
 
-    async def _written(self, look: Callable[[], Awaitable[_Left]]) -> _Left:
-        """What is left once the coordinator has written all markers, or has left some out. Raises LogUnavailable."""
+    async def _once_decided(self, look: Callable[[], Awaitable[_Left]]) -> _Left:
+        """What `look` finds once the coordinator writes no more markers: none, or what it has left out. Raises LogUnavailable."""
 
         async def ask() -> _Left:
             deadline, pause = asyncio.get_running_loop().time() + _MARKED_S, _PAUSE_S

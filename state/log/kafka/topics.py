@@ -19,7 +19,7 @@ from state.log import checks
 from state.log.kafka import rights
 from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, Unreachable, check, then
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
-from state.log.kafka.layouts import Layout, layout
+from state.log.kafka.layouts import Layout, layout_of
 from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1, metadata
 from state.log.kafka.rights import on
 from state.log.kafka.topic_settings import SETTINGS, as_settings, kind_of, retention_of
@@ -135,7 +135,7 @@ class Topics:
             name = self.names.outside(topic[1])
             if topic[0] != NONE and not topic[4]:
                 check(f"metadata of {name}", topic[0], None, on(rights.TOPIC, rights.DESCRIBE, topic[1]))
-            found[name] = layout(topic[2], topic[4], self._connections.made_anew)
+            found[name] = layout_of(topic[2], topic[4], self._connections.made_anew)
         return found
 
     async def listed(self) -> list[str]:
