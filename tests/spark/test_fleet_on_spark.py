@@ -85,3 +85,13 @@ def test_a_signal_to_all_of_its_processes(on_spark: Console) -> None:
     assert (on_spark.folder / "run.err").read_text() == ""
     assert not folders(on_spark)
     on_spark.nothing_left()
+
+
+@pytest.mark.long
+def test_an_instance_that_has_no_slot_is_named(on_spark: Console) -> None:
+    """Also on a local master, which has no executors to look at: it waited without a line."""
+    fleet = on_spark.run(*FAST, "--on", "spark", "--master", "local[1]", instances=2, wait=False)
+    on_spark.until("a line", lambda: "has not begun for 15 s: local[1] has no free slot" in on_spark.said("run"))
+    fleet.terminate()
+    assert on_spark.end(fleet) == 0
+    on_spark.nothing_left()
