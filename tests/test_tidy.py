@@ -356,6 +356,7 @@ def test_a_room_says_what_it_is_for() -> None:
     assert not problems, "\n".join(problems)
 
 
+SIMULATED_ROOMS = {("workers", room) for room in ("connection", "fleet", "instance", "tasks", "worker")}
 CLOCK_READINGS = {"monotonic", "monotonic_ns", "time", "time_ns", "perf_counter", "perf_counter_ns"}
 
 
@@ -367,6 +368,20 @@ def test_clocks_are_read_in_one_module_of_each_side() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in CLOCK_READINGS
         if isinstance(node.value, ast.Name) and node.value.id == "time"
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_what_is_simulated_measures_with_the_clock_of_its_loop() -> None:
+    """Else the time that a real machine takes shows in a life that is lived again."""
+    problems = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {alias.name}"
+        for path in sources()
+        if path.relative_to(ROOT).parts[:2] in SIMULATED_ROOMS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "orchestrator.clocks"
+        for alias in node.names
+        if alias.name in ("monotonic_s", "lasting_s")
     ]
     assert not problems, "\n".join(problems)
 

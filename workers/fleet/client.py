@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from orchestrator.clocks import monotonic_s
+from orchestrator.clocks import monotonic_ms
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NothingProven
 from orchestrator.coordinator.requests import Request, StatusRequest
@@ -101,7 +101,7 @@ class Client:
     async def ask(self, request: Request, *, retry_s: float = FIND_S) -> Any:
         """The answer, or the error that the coordinator gave with its exit code. Raises RefusedBySafety where no
         coordinator can be found within `retry_s`, TimedOut where one may yet do what it was asked for."""
-        begun = monotonic_s()
+        begun_ms = monotonic_ms()
         while True:
             try:
                 return await self._ask(request)
@@ -112,12 +112,12 @@ class Client:
                     raise TimedOut(
                         f"{who}; it may do it yet, so look at `orchestrator status {self._application}` before you try again"
                     ) from None
-                if monotonic_s() - begun >= retry_s:  # else another one may have taken its place
+                if monotonic_ms() - begun_ms >= 1000 * retry_s:  # else another one may have taken its place
                     raise RefusedBySafety(f"{who}; try again") from None
             except ConnectionEnded as error:
                 await self.close()
                 # With instances, a coordinator will be found in a moment; without any, there will be none.
-                waited = monotonic_s() - begun
+                waited = (monotonic_ms() - begun_ms) / 1000
                 app = self._application
                 is_alone = waited >= ALONE_S and not await may_be_looked_after(self._log, app)
                 if waited >= retry_s or is_alone:

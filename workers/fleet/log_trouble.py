@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.clocks import monotonic_s
+from orchestrator.clocks import monotonic_ms
 
 
 class LogTrouble:
@@ -15,14 +15,14 @@ class LogTrouble:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._since_s: float | None = None
+        self._since_ms: int | None = None
 
     def met(self, error: Exception) -> None:
-        if self._since_s is None:
-            self._since_s = monotonic_s()
+        if self._since_ms is None:
+            self._since_ms = monotonic_ms()
             self._say(f"the fleet cannot use the log now ({error}); its instances go on, and it tries again")
 
     def over(self) -> None:
-        if self._since_s is not None:
-            self._say(f"the fleet can use the log again after {monotonic_s() - self._since_s:.1f} s")
-            self._since_s = None
+        if self._since_ms is not None:
+            self._say(f"the fleet can use the log again after {(monotonic_ms() - self._since_ms) / 1000:.1f} s")
+            self._since_ms = None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.clocks import monotonic_s
+from orchestrator.clocks import monotonic_ms
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
 from state import history, manifest, snapshot
@@ -369,8 +369,8 @@ def _behind(opened: Mapping[str, Opened], read: OnRead | None) -> OnRead | None:
 async def wait_for_capacity(is_over: Callable[[], bool]) -> None:
     """A task that found no file or no space left, or no permission, is placed again at once, and most likely here: others may give
     theirs back first. Returns once the next try may find some, or once this one `is_over`."""
-    until_s = monotonic_s() + CAPACITY_RETRY_S
-    while monotonic_s() < until_s and not is_over():  # noqa: ASYNC110 - neither has an event
+    until_ms = monotonic_ms() + 1000 * CAPACITY_RETRY_S
+    while monotonic_ms() < until_ms and not is_over():  # noqa: ASYNC110 - neither has an event
         await asyncio.sleep(CAPACITY_LOOK_S)
 
 
