@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -145,7 +146,11 @@ class OutcomeUnknown(StateError):
 
 
 class StoreDamaged(StateError):
-    """A local store cannot be read; wipe it and restore it from its changelog."""
+    """A local store, where known the one at `path`, cannot be read; wipe it and restore it from its changelog."""
+
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class StoreDeleted(StoreDamaged):

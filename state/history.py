@@ -17,6 +17,7 @@ from state.log.protocol import GroupLog, Partition
 
 HISTORY = MetadataKind("history", under_lease=True)
 KEPT = 20  # entries; a store that was written under none of them is restored. One that is open is stamped with each
+OLD = KEPT // 4  # entries, after which the stamp of a store that nothing is written to is written to the disk
 STAMP = "history"
 
 
@@ -37,6 +38,10 @@ class History:
     def id(self) -> str:
         """What stores are stamped with now; "" before the first term."""
         return self._entries[-1].id if self._entries else ""
+
+    def is_old(self, stamped: str) -> bool:
+        """Whether this stamp would soon be none of those that are kept."""
+        return bool(stamped) and all(entry.id != stamped for entry in self._entries[-OLD:])
 
     def problem(self, stamped: str, partition: Partition, offset: int) -> str | None:
         """Why a store of this partition, stamped so and standing at `offset`, is of another history; None where it is of

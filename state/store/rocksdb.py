@@ -130,7 +130,7 @@ def explain(error: Exception, path: Path) -> Exception:
         return no_space(path, text)
     if "/lock:" in low or any(reason in low for reason in UNUSABLE):
         return DirectoryUnusable(f"the store {path} may not be written: check its folder ({text})")
-    return StoreDamaged(f"the store {path} cannot be read: wipe it and restore it from its changelog ({text})")
+    return StoreDamaged(f"the store {path} cannot be read: wipe it and restore it from its changelog ({text})", path)
 
 
 def deleted(path: Path) -> StoreDeleted:

@@ -53,7 +53,7 @@ CAUGHT_BY: dict[str, int] = {
     "patience_has_no_end": 2,
     "a_timeout_of_the_log_is_a_crash": 2,
     "a_commit_without_a_fence_knows_no_time": 120,
-    "a_deposed_coordinator_answers": 1832,
+    "a_deposed_coordinator_answers": 275,
     "nobody_looks_at_topics": 33,
     "start_at_what_is_gone": 0,
     "any_snapshot_is_used": 0,

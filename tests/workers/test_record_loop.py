@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator import App, Record
 from orchestrator.member.events import Assigned
-from orchestrator.model import Assignment, TaskId
+from orchestrator.model import Assignment, Role, TaskId
 from pipeline.errors import ProcessorFailed
 from state.errors import StoreDamaged
 from state.log.batches import decode
 from state.log.group_store import OwnerRecord
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition
-from workers.calls.blame import CallNote, Caution
+from workers.calls.blame import Blame, CallNote, Caution
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
+from workers.tasks.task import TaskRun
 from workers.worker.record_loop import BUFFER_BYTES, FETCH_BYTES
 from workers.worker.worker import Worker
 
@@ -377,3 +379,22 @@ async def test_an_error_of_several_lines_is_one_notice(tmp_path: Path) -> None:
         lines = worker.notice().splitlines()
     assert len(lines) == 2
     assert all("ValueError: 2 errors amount: missing name: too long; correct the processor" in line for line in lines)
+
+
+async def test_a_task_that_begins_behind_a_record_is_not_careful_because_of_it(tmp_path: Path) -> None:
+    """A record that ended a worker was given to each that was started; where its partition had no more records, the task went on
+    one record at a time, with a note for each, for ever."""
+    async with running(tmp_path, count, records=5) as (worker, log, _life):
+        await until("all of it", lambda: _at(log, 0, 5))
+    ended = Blame("0_0", "in", 0, 2, ("count",), "ended its worker process (exit code 7)")
+    for blamed, careful in ((ended, False), (replace(ended, offset=7), True)):
+        other = Worker(WorkerSpec(worker.spec.instance, 1, "two", blamed=(blamed,)), log, worker.prepared, {})
+        run = other.runs[TASKS[0]] = TaskRun(other, TASKS[0])
+        restores = asyncio.create_task(other.restores.run())
+        run.open(Role.ACTIVE, 1)
+        await until("the task", lambda run=run: run.process is not None)  # type: ignore[misc]
+        assert other.caution.is_careful("0_0") is careful
+        run.close()
+        await run.closed()
+        restores.cancel()
+        await asyncio.wait([restores])

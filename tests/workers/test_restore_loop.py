@@ -13,7 +13,7 @@ from orchestrator import App, Record, Table
 from orchestrator.model import Role, TaskId
 from state.directory import StateDirectory
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord
+from state.log.protocol import Fetched, NewRecord
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
 from workers.tasks.task import TaskRun
@@ -280,3 +280,36 @@ async def test_a_commit_under_way_is_waited_for_until_it_ends() -> None:
     giving_way.commit_ended()
     async with asyncio.timeout(DEADLINE_S):
         await waiting
+
+
+async def test_a_task_that_begins_while_its_replay_waits_keeps_what_it_has_committed(tmp_path: Path) -> None:
+    """The replay of the last marker went on behind the first commit, and set the store's offset back."""
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, app)
+    task = TaskId(0, 0)
+    changelog = prepared.changelog(task, "last")
+    await log.append({changelog: [NewRecord(b"a", b"1", 1)]})
+    instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path))
+    worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
+    run = worker.runs[task] = TaskRun(worker, task)
+    restores = asyncio.create_task(worker.restores.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            run.open(Role.LEARNER, 0)
+            await until(lambda: bool(run.stores) and run.position() == 1)
+            store = run.stores["last"].store
+            worker.giving_way.commit_began()  # of another task: the replay waits for its end
+            replaying = asyncio.create_task(worker.restores._replay(run, store, Fetched(changelog, 1, b"", 2)))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            run.become(Role.ACTIVE, 1)
+            await until(lambda: run.process is not None)
+            store.write({b"a": b"2"}, 7)  # its first commit
+            worker.giving_way.commit_ended()
+            await replaying
+        assert (store.get(b"a"), store.offset) == (b"2", 7)
+    finally:
+        restores.cancel()
+        await asyncio.gather(restores, return_exceptions=True)
+        run.close()
+        await run.closed()

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from orchestrator.model import Ending
+from orchestrator.model import Ending, TaskId
+from pipeline.calls.task_tables import global_views
+from pipeline.process import TaskProcess
 from state.log.protocol import GroupLog, Partition
+from workers.prepare import Prepared
 from workers.tasks import former_owner, halts
 from workers.tasks.former_owner import Left
 from workers.tasks.halts import Halt
+from workers.tasks.port import Port, SharedTables
 from workers.tasks.stores import Opened
 
 
@@ -70,11 +74,37 @@ async def ask(
             former_owner.ask(log, application, inputs),
             globals_known(),
         )
-        return Beginning(halt, committed, left)
+        return Beginning(await halts.not_outrun(log, application, scope, halt, committed), committed, left)
     halt, ends, _ = await asyncio.gather(
         halts.read(log, application, scope), former_owner.ends(log, inputs), globals_known()
     )
+    halt = await halts.not_outrun(log, application, scope, halt, known.committed)
     return Beginning(halt, known.committed, Left(dict.fromkeys(inputs, known.last_ms), ends))
+
+
+class ProcessPort(Port, Protocol):
+    """What is needed of a worker to run a task."""
+
+    @property
+    def prepared(self) -> Prepared: ...
+    @property
+    def globals(self) -> SharedTables: ...
+    @property
+    def resources(self) -> Mapping[str, Any]: ...
+
+
+def process(worker: ProcessPort, task: TaskId, opened: Mapping[str, Opened]) -> TaskProcess:
+    """What runs the processors of a task over its stores."""
+    prepared = worker.prepared
+    return TaskProcess(
+        prepared.app,
+        prepared.subtopology(task),
+        task.partition,
+        {table: one.store for table, one in opened.items()},
+        prepared.counts(),
+        {**worker.resources, **global_views(prepared.app, worker.globals.stores)},
+        worker.spec.instance.max_call_ms / 1000,
+    )
 
 
 class Asked:
@@ -84,8 +114,10 @@ class Asked:
         self._task = asyncio.get_running_loop().create_task(questions)
         self._task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
 
-    async def answers(self) -> Beginning:
-        return await self._task
+    async def answers(self) -> Beginning | None:
+        """None where they were forgotten meanwhile."""
+        await asyncio.wait([self._task])
+        return None if self._task.cancelled() else self._task.result()
 
     def forget(self) -> None:
         self._task.cancel()

@@ -143,6 +143,19 @@ def is_behind(positions: Mapping[Partition, int], place: Place) -> bool:
     return positions.get(Partition(*place[:2]), 0) > place[2]
 
 
+async def not_outrun(
+    log: GroupLog, application: str, task: str, halt: Halt | None, positions: Mapping[Partition, int]
+) -> Halt | None:
+    """The halt of a task that begins at these positions. One whose record lies before them was written late, by an owner that had
+    lost the task, and is taken back: the record is processed."""
+    while halt is not None and not halt.skip and not halt.is_due and is_behind(positions, halt.place):
+        seen = await log.metadata(application, HALTS, task)
+        if seen is not None and decode(seen) == halt:
+            await take_back(log, application, task, seen, skip=False)
+        halt = await read(log, application, task)
+    return halt
+
+
 async def take_back(log: GroupLog, application: str, task: str, seen: bytes, *, skip: bool) -> bool:
     """The task of the halt that was `seen` goes on; with `skip` behind its record. Skips of earlier halts are kept.
     Returns False, with nothing done, where it is another halt by now, or none."""

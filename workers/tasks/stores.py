@@ -30,6 +30,7 @@ from state.store.protocol import Store, TakesFiles
 from state.store.rocksdb import Budget
 from workers.prepare import Prepared
 from workers.surroundings import REAL, Surroundings
+from workers.tasks.damaged import Damaged
 
 log = logging.getLogger("orchestrator.stores")
 CAPACITY_RETRY_S, CAPACITY_LOOK_S = 5.0, 0.1
@@ -93,6 +94,7 @@ class StoreOpener:
         self._surroundings = surroundings
         self._budget = Budget()
         self._past = History()
+        self.damaged = Damaged(log, prepared, directory)
         self._learned_term = -1  # of the coordinator under whose term the history was read
 
     async def learn(self, term: int) -> str:
@@ -101,6 +103,11 @@ class StoreOpener:
             self._past = await history.read(self._log, self._prepared.app.id)
             self._learned_term = term
         return self._past.id
+
+    def is_of_this_history(self, opened: Opened) -> bool:
+        """Whether an open store is, by its stamp and by how far it is."""
+        stamp = opened.store.stamp().get(history.STAMP, "")
+        return self._past.problem(stamp, opened.partition, opened.store.offset) is None
 
     async def open(self, task: TaskId, read: OnRead | None = None) -> dict[str, Opened]:
         """All tables of a task. The caller holds the task's lock. `read` is called with every piece that is read of a
@@ -129,6 +136,8 @@ class StoreOpener:
             for one in opened.values():
                 one.store.close()
             raise
+        for one in opened.values():
+            one.store.mark(history.STAMP, self._past.id)  # another term may have begun while they were opened
         return opened
 
     async def _open_table(self, change: _Changelog, read: OnRead | None) -> Opened:
@@ -162,6 +171,8 @@ class StoreOpener:
     def _from_disk(self, change: _Changelog) -> Store:
         """What lies on disk, or an empty store in place of what may not be trusted."""
         path = self._directory.table(str(change.task), change.table)
+        if (damage := self.damaged.what(path)) is not None:
+            return self._instead(None, change, damage)
         store: Store | None = None
         try:
             store = self._surroundings.open_store(path, self._stamp(change), self._budget)
@@ -217,13 +228,19 @@ class StoreOpener:
         if store is not None:
             store.close()
         self._directory.wipe(task, table)
-        made = self._surroundings.open_store(self._directory.table(task, table), self._stamp(change), self._budget)
+        self.damaged.gone(path := self._directory.table(task, table))
+        made = self._surroundings.open_store(path, self._stamp(change), self._budget)
         self._mark(made, change)
         return made
 
     def _mark(self, store: Store, change: _Changelog) -> None:
+        before = store.stamp().get(history.STAMP, "")
         store.mark(history.STAMP, self._past.id)
         store.mark(PARTITION, str(change.partition.number))
+        if store.offset and before != self._past.id:
+            store.write({}, store.offset, is_whole=False)
+            if self._past.is_old(before):
+                store.flush()
 
     def _stamp(self, change: _Changelog) -> dict[str, str]:
         return {"log_id": self._log.log_id, "topic_id": self._topic_id(change), history.STAMP: self._past.id}
@@ -344,15 +361,6 @@ async def close(store: Store) -> StateError | None:
         await asyncio.to_thread(store.close)
     except StoreDeleted as error:
         log.info("%s", error)
-    except StateError as error:
-        return error
-    return None
-
-
-async def wipe(directory: StateDirectory, scope: str, table: str) -> StateError | None:
-    """Removes a table's store beside the loop; returns why it stays: the next that opens it looks at it again."""
-    try:
-        await asyncio.to_thread(directory.wipe, scope, table)
     except StateError as error:
         return error
     return None

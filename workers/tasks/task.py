@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import MemberEvent, Progress, ReleaseDone, Started
 from orchestrator.model import Ending, Role, TaskId
-from pipeline.calls.task_tables import global_views
 from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
@@ -30,7 +29,7 @@ from workers.tasks.halts import Halt
 from workers.tasks.inbox import inbox
 from workers.tasks.port import Port, SharedTables
 from workers.tasks.snapshot_progress import GivenUp, reading
-from workers.tasks.stores import Opened, StoreOpener, close, origins, wait_for_capacity, wipe
+from workers.tasks.stores import Opened, StoreOpener, close, origins, wait_for_capacity
 from workers.tasks.turn_size import TurnSize
 
 log = logging.getLogger("orchestrator.task")
@@ -107,7 +106,7 @@ class TaskRun:
         self.awaited = False  # there was input when it began
         self.pause_ms = self.records = self.opened_ms = self.restored_from = 0
         self.level_ms: int | None = None  # after the opening, its stores were level with their changelogs
-        self.turn_size, self.is_damaged = TurnSize(), False  # damaged: its stores are wiped when they are closed
+        self.turn_size = TurnSize()
         self._asked: beginning.Asked | None = None  # ahead of what has to be read first
         self._ending: Ending | None = None  # of the owner before, until it has begun
         self._lock: TaskLock | None = None
@@ -254,31 +253,27 @@ class TaskRun:
 
     async def _begin(self) -> None:
         """Process from the committed positions on; hold the task and process nothing where it is halted."""
-        epoch, prepared = self.epoch, self.worker.prepared
+        epoch = self.epoch
+        if self.release_wanted:
+            return  # that is the next step
         # Who looks whether a halt was taken back must not take a task that begins for one that is held.
         self.halt = None
-        asked, self._asked = self._asked or self._ask(), None
-        halt, committed, left = await asked.answers()
+        self._asked = self._asked or self._ask()
+        answers = await self._asked.answers()  # it stays in the field: a release, and an end, wait for no answer
+        is_given_up = self.closing or self.release_wanted or (self.role, self.epoch) != (Role.ACTIVE, epoch)
+        if answers is None or is_given_up:
+            return
+        (halt, committed, left), self._asked = answers, None
         self.from_ms, self.awaited = left.last_ms, left.is_awaited(committed)
-        if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
-            return  # given up meanwhile
         again = self.held_epoch == epoch
         self.halt, self.halt_is_written, self.held_epoch, self._ending = halt, True, epoch, None
         self.committed = dict(committed)
         if halt is not None and not halt.skip:
             self._report_started(again=again)
             return
+        self.worker.caution.committed(committed)
         skips.leave_out_records(halt, committed, self.scope, self.worker.caution)
-        stores = {table: opened.store for table, opened in self.stores.items()}
-        self.process = TaskProcess(
-            prepared.app,
-            self.subtopology,
-            self.id.partition,
-            stores,
-            prepared.counts(),
-            {**self.worker.resources, **global_views(prepared.app, self.worker.globals.stores)},
-            self.worker.spec.instance.max_call_ms / 1000,
-        )
+        self.process = beginning.process(self.worker, self.id, self.stores)
         skips.leave_out_calls(halt, self.process)
         self.worker.caution.watch_calls(self.scope, self.process)
         self.merger, self.first_done, self.last_ms, self.pause_ms = inbox(self.process), False, 0, 0
@@ -303,6 +298,12 @@ class TaskRun:
         """A processor stopped: what was completed is committed; the task is held, and processes nothing."""
         self.stop_processing()
         self.halt, self.halt_is_written = halt, False
+
+    def halt_written(self) -> None:
+        """The log has it: a release has waited for that, so that no next owner tries the record again."""
+        self.halt_is_written = True
+        if self.release_wanted:
+            self.then(self._release_unstarted)
 
     def resume(self, halt: Halt | None) -> None:
         """The halt was taken back; `halt` says where a record is to be skipped."""
@@ -337,10 +338,9 @@ class TaskRun:
             self.worker.restores.drop(partition)
         self.stop_processing()
         stores, self.stores, self.by_changelog = self.stores, {}, {}
-        for table, opened in stores.items():
-            if (error := await close(opened.store)) is not None:
-                self.worker.failed(self, error)
-            if self.is_damaged and (error := await wipe(self.worker.directory, self.scope, table)) is not None:
+        errors = [await close(opened.store) for opened in stores.values()]
+        for error in (*errors, await self.worker.opener.damaged.discard(self.id)):
+            if error is not None:
                 self.worker.failed(self, error)
         self._unlock()
 
@@ -364,11 +364,12 @@ class TaskRun:
         if self.process is not None:
             self.worker.records.release(self.id)
         else:
+            self._forget_asked()
             self.then(self._release_unstarted)
 
     async def _release_unstarted(self) -> None:
         """A task that had not started yet has nothing to commit; one that has started since is released like any."""
-        if not self.release_wanted:
+        if not self.release_wanted or not self.halt_is_written:
             return
         if self.process is None:
             self.released()

@@ -88,7 +88,7 @@ async def _answer(
         connection.send(await answered(worker, commits, wanted))
     except ConnectionEnded as error:  # the task that receives raises it, too
         log.debug("stores: %s", error)
-    except Exception as error:  # noqa: BLE001 - a store that cannot be read, as anywhere else, ends the worker
+    except Exception as error:  # noqa: BLE001 - a task of the loop: whatever it is ends the worker with it
         worker.crashed(error)
 
 
@@ -97,7 +97,15 @@ async def answered(
 ) -> messages.Found | messages.Scanned:
     """See the module's rule."""
     ends = await _ends(worker, commits, wanted)
-    return scan(worker, wanted, ends) if isinstance(wanted, messages.Scan) else look_up(worker, wanted, ends)
+    run = worker.runs.get(TaskId.parse(wanted.task))
+    try:
+        return scan(worker, wanted, ends) if isinstance(wanted, messages.Scan) else look_up(worker, wanted, ends)
+    except StateError as error:  # it costs the task, as where its own processor reads the store
+        if run is not None:
+            worker.failed(run, error)
+        if isinstance(wanted, messages.Scan):
+            return messages.Scanned(wanted.id, [], False, "", 0, f"{wanted.task}: {error}")
+        return messages.Found(wanted.id, None, "", 0, f"{wanted.task}: {error}")
 
 
 async def _ends(worker: StoresPort, commits: Commits, wanted: messages.Lookup | messages.Scan) -> Ends:

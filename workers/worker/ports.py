@@ -22,6 +22,7 @@ from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
 from workers.tasks.commit import Taken
 from workers.tasks.port import Port
+from workers.tasks.stores import StoreOpener
 from workers.tasks.task import TaskRun
 from workers.worker.giving_way import GivingWay
 from workers.worker.pulse import Pulse
@@ -175,6 +176,15 @@ class UpkeepPort(WorkerPort, Protocol):
         """Tells the group what state lies here unused."""
 
 
+class StampPort(WorkerPort, Protocol):
+    """What the stamps of the stores need."""
+
+    @property
+    def opener(self) -> StoreOpener: ...
+    def crashed(self, error: BaseException) -> None:
+        """An internal error."""
+
+
 class HaltPort(WorkerPort, Protocol):
     """What those need who look whether halts were taken back."""
 
@@ -193,6 +203,9 @@ class Commits(Protocol):
 
 class StoresPort(WorkerPort, Protocol):
     """What those need who look keys up in the stores."""
+
+    def failed(self, run: TaskRun, error: StateError) -> None:
+        """The state of a task failed."""
 
     @property
     def directory(self) -> StateDirectory: ...

@@ -129,13 +129,14 @@ class RestoreLoop:
         pieces = chunks(store, part, chunk=CHUNK_BESIDE if is_beside else CHUNK)
         for waited_s in waits(pieces, self._worker.surroundings.not_running_s):
             await asyncio.sleep(giving_way.rest_s(waited_s, REST_BESIDE_S if is_beside else 0) if run.is_copy() else 0)
-            if not run.is_copy() or store.offset == part.next_position:
-                continue
-            await giving_way.commit_over()
-            if run.is_copy() and giving_way.expects_any() and not giving_way.expects(run.id):
-                if self._runs.get(part.partition) is run and part.partition not in self._paused:
-                    self._reader.add(part.partition, store.offset)
-                return
+            if run.is_copy() and store.offset != part.next_position:
+                await giving_way.commit_over()
+                if run.is_copy() and giving_way.expects_any() and not giving_way.expects(run.id):
+                    if self._runs.get(part.partition) is run and part.partition not in self._paused:
+                        self._reader.add(part.partition, store.offset)
+                    return
+            if self._runs.get(part.partition) is not run:
+                return  # dropped meanwhile: its task may have begun, and what the store has by now is newer
 
     def _is_beside(self) -> bool:
         """Whether other tasks process here, or are about to, while a copy is restored."""

@@ -17,8 +17,7 @@ from orchestrator.clocks import monotonic_ms
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
 from orchestrator.model import Ending, MemberStatus, Role, TaskId
-from state import history
-from state.errors import DirectoryUnusable, LogReplaced, StateError, StoreDamaged, StoreDeleted
+from state.errors import DirectoryUnusable, LogReplaced, StateError, StoreDeleted
 from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
@@ -47,6 +46,7 @@ from workers.worker.pulse import Pulse
 from workers.worker.record_loop import RecordLoop
 from workers.worker.restore_loop import RestoreLoop
 from workers.worker.session import Session
+from workers.worker.stamps import Stamps
 from workers.worker.unopened import Unopened
 
 log = logging.getLogger("orchestrator.worker")
@@ -96,10 +96,10 @@ class Worker:
         self.restores = RestoreLoop(self)
         self.records = RecordLoop(self)
         self.unopened = Unopened(self.surroundings.clock)
+        self.stamps = Stamps(self)
         self.failure: BaseException | None = None
         self.report = 0  # where nothing fails
         self.stopping = asyncio.Event()
-        self._term = 0
         self.halting = asyncio.Lock()  # writes of halts: one that is over is not taken for the next one
         self._closing: dict[asyncio.Task[None], None] = {}  # in order
 
@@ -184,9 +184,9 @@ class Worker:
             self.deleted.add(run)
         else:
             goes_on = "tried again" if self.unopened.hold(run.id, error) else "restored from the log"
+            self.opener.damaged.met(run.id, error)
             log.error("%s: %s; it is %s", run.id, error, goes_on)
         self.measures.add(ERRORS, 1, "state")
-        run.is_damaged = run.is_damaged or (isinstance(error, StoreDamaged) and not isinstance(error, StoreDeleted))
         self.given_up(run)
 
     def given_up(self, run: TaskRun) -> None:
@@ -216,7 +216,7 @@ class Worker:
         except StateError as error:
             self.crashed(error)
         else:
-            run.halt_is_written = True
+            run.halt_written()
 
     def crashed(self, error: BaseException) -> None:
         """An internal error: stop the worker with it."""
@@ -263,19 +263,7 @@ class Worker:
 
     def term_began(self, term: int) -> None:
         """Another coordinator, another entry in the log's history: what is written from now on is stamped with it."""
-        if term > self._term:
-            self._term = term
-            self._soon(self._mark_stores(term))
-
-    async def _mark_stores(self, term: int) -> None:
-        try:
-            stamp = await self.opener.learn(term)
-        except StateError as error:
-            self.crashed(error)
-            return
-        for run in self.runs.values():
-            for opened in run.stores.values():
-                opened.store.mark(history.STAMP, stamp)
+        self._soon(self.stamps.renew(term))
 
     def _perform(self, effect: mem.MemberEffect) -> None:
         match effect:
