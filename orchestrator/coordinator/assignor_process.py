@@ -66,6 +66,9 @@ class AssignorProcess:
             process.kill()
         if process.stdin is not None:
             process.stdin.close()
+        # asyncio tells of its end once its pipes are read to theirs, and one with much that is unread is paused.
+        while process.stdout is not None and await process.stdout.read(BUFFER_BYTES):
+            pass
         await process.wait()
 
     async def _ask(self, view: View) -> TargetAssignment:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.coordinator import assignor_process as assignor_process_module
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.assignor_codec import RequestEncoder
 from orchestrator.coordinator.assignor_main import FRAME_BYTES_MAX, frame
@@ -124,6 +125,18 @@ async def test_one_that_ends_at_once_is_done_without(monkeypatch: pytest.MonkeyP
     liar.write_text("#!/bin/sh\nprintf '\\000\\000\\000\\005hello'\n")
     liar.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(liar))
+    async with assignor_process() as assignor:
+        assert await assignor.assign(VIEW) == assign_tasks(VIEW)
+        assert assignor.pid is None
+
+
+async def test_one_whose_answer_is_left_unread_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its pipe is paused by then: here, as it is no answer; with a large one, as whoever waits for it is cancelled."""
+    liar = tmp_path / "python"
+    liar.write_text("#!/bin/sh\nprintf '%0999d' 9\nexec sleep 60\n")
+    liar.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(liar))
+    monkeypatch.setattr(assignor_process_module, "BUFFER_BYTES", 16)
     async with assignor_process() as assignor:
         assert await assignor.assign(VIEW) == assign_tasks(VIEW)
         assert assignor.pid is None
