@@ -11,9 +11,11 @@ import asyncio
 import logging
 import os
 import shlex
+import signal
 import ssl
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from state.log.kafka.properties import BadClientConfig, parsed, read, referred, 
 
 log = logging.getLogger("orchestrator.log")
 TOKEN_WITHIN_S = 10.0
+_KILLED_WITHIN_S = 1.0
 _Stamp = tuple[str, tuple[int, int, int]]
 _PROBE_WITHIN_S = 3.0
 _NOT_VALID_NOW = (9, 10)  # OpenSSL's: not yet, and no more
@@ -211,24 +214,33 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
             raise BadClientConfig(f"{self._where}: the token is empty: look at what writes it")
         return found.strip()
 
+    async def _start_command(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *shlex.split(self._settings.token_command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # so that all that it starts can be killed
+        )
+
     async def _from_command(self) -> str:
         name = "sasl.oauthbearer.token.command"
-        try:
-            words = shlex.split(self._settings.token_command)
-            process = await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-            )
-        except (OSError, ValueError, TypeError) as error:
-            raise BadClientConfig(f"{self._where}: {name} cannot be started: {error}; correct it") from None
+        starting = asyncio.create_task(self._start_command())
         try:
             async with asyncio.timeout(TOKEN_WITHIN_S):
+                # Shielded: what is cancelled before its pipes are connected waits for all that holds them.
+                process = await asyncio.shield(starting)
                 out, problems = await process.communicate()
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            await _kill(starting)
             raise LogUnavailable(
                 f"{self._where}: {name} gave no token within {TOKEN_WITHIN_S:.0f} s; try it by hand"
             ) from None
+        except asyncio.CancelledError:  # the connection is not wanted any more
+            await _kill(starting)
+            raise
+        except (OSError, ValueError, TypeError) as error:
+            raise BadClientConfig(f"{self._where}: {name} cannot be started: {error}; correct it") from None
         if process.returncode:
             lines = problems.decode(errors="replace").strip().splitlines()
             raise LogUnavailable(
@@ -236,6 +248,20 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
                 "try it by hand"
             )
         return out.decode(errors="replace")
+
+
+async def _kill(starting: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    """With all that it has started. Its end counts once its pipes are read to theirs: what has left the session may hold them, and
+    is not waited for."""
+    await asyncio.wait([starting])
+    if starting.cancelled() or starting.exception() is not None:
+        return
+    process = starting.result()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_KILLED_WITHIN_S):
+            await process.communicate()
 
 
 def _tls_context(settings: ClientSettings, where: str) -> ssl.SSLContext:

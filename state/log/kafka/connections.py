@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
 
-from state.errors import LogUnavailable, LogUnusable, StateError
+from state.errors import LogUnavailable, LogUnusable, StateError, UnfitRecord, UnknownTopic
 from state.log.kafka import rights
 from state.log.kafka.access import Access, AccessRefused, Connection
 from state.log.kafka.codes import RETRIED, KafkaRefused, Then, Unreachable, check
 from state.log.kafka.lookout import Lookout
+from state.log.kafka.properties import BadClientConfig
 from state.log.kafka.quotas import Quotas
 from state.log.kafka.requests import metadata
 from state.log.kafka.rights import on
@@ -41,6 +42,12 @@ class TooLate(Exception):
 
 class NotSpoken(LogUnusable):
     """The broker does not know a request, or not in the version that is needed."""
+
+
+def is_answer(error: Exception) -> bool:
+    """Whether brokers have answered what ended with this error, or were never sent it. What else ends a request, an address that does
+    not let this client in, say, tells nothing of an earlier try."""
+    return isinstance(error, KafkaRefused | NotSpoken | UnfitRecord | UnknownTopic)
 
 
 class _Ended(Exception):
@@ -106,7 +113,7 @@ class Connections:
                 return
             except AccessRefused as error:
                 refused = refused or error
-            except (OSError, KafkaError, TimeoutError) as error:
+            except (OSError, KafkaError, TimeoutError, Unreachable) as error:
                 failed.append(f"{host}:{port}: {_why(error)}")
         if refused is not None:
             raise refused
@@ -199,11 +206,16 @@ class Connections:
             self._had.discard(key)
 
     async def _connect(self, host: str, port: int) -> Connection:
-        """Raises AccessRefused where the broker does not let this client in, and what says that it is away."""
+        """Raises AccessRefused where the broker does not let this client in, what says that it is away, and before one let it in
+        BadClientConfig and LogUnavailable where there is no token."""
         try:
             made = Connection(host, port, **self._access.options())
             await made.connect()
             return made
+        except (BadClientConfig, LogUnavailable) as error:
+            if not self._let_in:
+                raise
+            raise Unreachable(str(error)) from error  # it was there before, and may be written anew right now
         except (OSError, KafkaError, TimeoutError) as error:
             why = await self._access.refusal(error, host, port, spoke=False)
             if why is None:

@@ -23,15 +23,15 @@ from state.errors import (
     InvalidRecord,
     InvalidTime,
     LogUnavailable,
-    LogUnusable,
     OutcomeUnknown,
     RecordTooLarge,
+    StateError,
     UnfitRecord,
 )
 from state.log.batches import Batch
 from state.log.kafka import rights
 from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check, name_of
-from state.log.kafka.connections import GROUP, TRANSACTION, Connections
+from state.log.kafka.connections import GROUP, TRANSACTION, Connections, is_answer
 from state.log.kafka.left_open import ANYWHERE, LeftOpen, Written, with_place
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import TxnOffsetCommitRequest_v3
@@ -172,7 +172,9 @@ class Producer:
         Raises OutcomeUnknown, TooLate."""
         try:
             return await self._write(built, transactional=False, may_write=may_write)
-        except LogUnavailable as error:
+        except StateError as error:
+            if is_answer(error):
+                raise
             raise OutcomeUnknown(f"{error}; whether the records are in the log is not known") from error
 
     async def transact(
@@ -314,7 +316,7 @@ class Producer:
         request = EndTxnRequest_v0(self._id, self._producer, self._epoch, committed)
         try:
             await self._transactional("ending a transaction", request, lambda got: [("", got.error_code)])
-        except (LogUnusable, LogUnavailable) as error:
+        except StateError as error:
             if isinstance(error, KafkaRefused) and error.then is Then.FENCED:
                 raise
             raise OutcomeUnknown(
