@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials
@@ -23,6 +23,14 @@ from orchestrator.errors import OrchestratorError, ProtocolError, RefusedBySafet
 
 log = logging.getLogger("orchestrator.listener")
 ASKED_MAX = 64  # requests of one connection that have no answer yet
+
+
+@runtime_checkable
+class ForPeople(Protocol):
+    """An error of the project, whichever room's: a log that takes no write fails with one of `state`. Its text is one line for
+    people, and a command ends with its code."""
+
+    exit_code: int
 
 
 class Service(Protocol):
@@ -132,8 +140,9 @@ class Services:
             peer.connection.send(Answer(number, body))
         except (ConnectionEnded, NotCoordinator):
             await peer.connection.close()  # no service is left to answer: the peer asks the next one
-        except OrchestratorError as error:
-            peer.connection.send(Answer(number, None, str(error), error.exit_code))
-        except Exception:
+        except Exception as error:
+            if isinstance(error, ForPeople):
+                peer.connection.send(Answer(number, None, str(error), error.exit_code))
+                return
             log.exception("an internal error in the answer to %s", type(request).__name__)
             peer.connection.send(Answer(number, None, "an internal error; the log of the instance has it", 1))
