@@ -169,6 +169,8 @@ async def test_what_was_fenced_long_ago_is_forgotten(place: Place, monkeypatch: 
     assert await fenced_of(other) == {"w-4"}
     with pytest.raises(Fenced):
         await other.open_writer(APP, "w-4")
+    await log.fence(lease, ["w-4"])  # again: what removes its old mark lay behind its new one
+    assert await fenced_of(other) == {"w-4"}
 
 
 async def test_who_ended_a_writer_is_named(place: Place) -> None:

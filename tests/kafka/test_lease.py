@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from state.errors import LeaseLost, LogBusy
+from state.errors import LeaseLost, LogBusy, LogUnavailable
 from state.log.group_store import Lease, MetadataKind
 from state.log.kafka import facts
 from state.log.kafka.building import build
@@ -214,3 +214,16 @@ async def test_writes_that_wait_behind_the_one_that_lost_the_lease_have_lost_it_
     writes = (log.put_metadata(APP, kind, "settings", b"1", lease=lease), log.renew(lease), log.renew(lease))
     found = await asyncio.gather(*writes, return_exceptions=True)
     assert [type(error) for error in found] == [LeaseLost] * 3
+
+
+async def test_a_beat_beside_a_fence_that_gives_the_lease_up_is_refused(place: Place) -> None:
+    """It was a KeyError, an internal error that ended the instance's coordinator."""
+    log = await place.topics()
+    lease = await log.acquire(APP, "c", "a:1", None)
+    assert lease is not None
+    _, producer = log.leases._held[APP]
+    renewing = asyncio.create_task(log.renew(lease))
+    await until("its transaction", lambda: asyncio.sleep(0, producer.turn.locked()))
+    log.leases.given_up(lease, LogUnavailable("the coordinator of an id is away"))
+    with pytest.raises(LeaseLost):
+        await renewing

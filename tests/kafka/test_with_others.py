@@ -19,7 +19,8 @@ from state.log.batches import build
 from state.log.group_store import MetadataKind
 from state.log.kafka.codes import KafkaRefused
 from state.log.kafka.connections import GROUP
-from state.log.kafka.facts import UNDER_LEASE
+from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
+from state.log.kafka.facts_topic import FactsTopic
 from state.log.protocol import AT_LEAST_ONCE, FOR_EVER, NewRecord, Partition, TopicSpec
 from tests import brokers
 from tests.contracts.logs import read_all, records, until
@@ -151,6 +152,31 @@ async def test_topics_of_others_that_are_called_as_facts_are(place: Place) -> No
     await log.create_topic(TopicSpec("three-orchestrator", 3, "changelog"))
     await log.append({Partition("three-orchestrator", 0): records("theirs")})
     assert await log.metadata_of_all(kind, "k") == {APP: b"ours"}
+
+
+async def test_a_look_at_all_applications_leaves_facts_alone_that_another_call_follows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It closed them behind itself: the other call waited for what was not read any more, or went on with what was old."""
+    log, other, kind = await place.open(), await place.open(), MetadataKind("of-all")
+    await other.put_metadata(APP, kind, "k", b"1")
+    looks, goes_on = asyncio.Event(), asyncio.Event()
+    look = FactsTopic.look
+
+    async def held(topic: FactsTopic, number: int, patience_s: float) -> None:
+        looks.set()
+        await goes_on.wait()
+        await look(topic, number, patience_s)
+
+    monkeypatch.setattr(FactsTopic, "look", held)
+    looking = asyncio.create_task(log.metadata_of_all(kind, "k"))
+    await looks.wait()
+    followed = await log._facts_of(APP)
+    goes_on.set()
+    assert await looking == {APP: b"1"} and followed is not None
+    await other.put_metadata(APP, kind, "k", b"2")
+    await followed.read_settled(EVERYBODYS, 5.0)
+    assert followed.view.metadata(kind, "k") == b"2"
 
 
 async def test_a_record_among_the_facts_that_is_none(place: Place) -> None:

@@ -7,7 +7,7 @@ write; so no other writer's open transaction can ever hide the coordinator's rec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -151,11 +151,12 @@ class View:
     def is_fenced(self, transactional_id: str) -> bool:
         return self._value(UNDER_LEASE, _FENCED + transactional_id) is not None
 
-    def long_fenced(self) -> list[NewRecord]:
-        """What removes ids that were fenced so long ago that nobody can have them any more, some at a time."""
+    def long_fenced(self, fenced_again: Collection[str] = ()) -> list[NewRecord]:
+        """What removes ids that were fenced so long ago that nobody can have them any more, some at a time; but for those that are being
+        fenced again."""
         before_ms, found = wall_ms() - FENCED_KEPT_MS, list[NewRecord]()
         for name, (_, value) in self._found[UNDER_LEASE].items():
-            if value is None or not name.startswith(_FENCED):
+            if value is None or not name.startswith(_FENCED) or name.removeprefix(_FENCED) in fenced_again:
                 continue
             _, _, at_ms = value.partition(b" ")
             if at_ms.isdigit() and int(at_ms) < before_ms:

@@ -110,7 +110,7 @@ class Leases:
             return [facts.lease_record(made)]
 
         await self.write(topic, lease, next_beat)
-        self._held[lease.application] = (made, self._held[lease.application][1])
+        self._held[lease.application] = made, self._producer_of(topic, lease)  # a fence may have given it up meanwhile
         return made
 
     async def write(

@@ -219,7 +219,7 @@ class KafkaLog:
         topic = await self._facts_of(lease.application)
         marks = [facts.fenced_record(one, lease.term) for one in transactional_ids]
         await self.leases.write(
-            topic, lease, lambda: [*marks, *(topic.view.long_fenced() if topic is not None else ())]
+            topic, lease, lambda: [*marks, *(topic.view.long_fenced(transactional_ids) if topic is not None else ())]
         )
         fencing = [self._writers.producer(lease.application, one).initialise() for one in transactional_ids]
         try:
@@ -342,18 +342,23 @@ class KafkaLog:
         """Of the applications whose facts this user may read: for what is not listed to it, nobody can say either."""
         found: dict[str, bytes] = {}
         for application in await self._applications():
-            known = application in self._facts
             try:
-                value = await self.metadata(application, kind, key)
+                value = await self._glance(application, kind, key)
             except StateError as error:
                 if not is_denied(error):
                     raise
                 value = None
             if value is not None:
                 found[application] = value
-            if not known and (topic := self._facts.pop(application, None)) is not None:
-                await topic.close()
         return found
+
+    async def _glance(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
+        """As `metadata`; facts that are not followed yet are not followed from then on."""
+        if application in self._facts:
+            return await self.metadata(application, kind, key)
+        number = UNDER_LEASE if kind.under_lease else EVERYBODYS
+        view = await FactsTopic.seen_once(self._cluster, application, number, _LOOK_S)
+        return None if view is None else view.metadata(kind, key)
 
     async def _applications(self) -> list[str]:
         """By the topics that may be facts: another program's may be called so, too."""

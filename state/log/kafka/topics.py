@@ -245,9 +245,8 @@ class Topics:
             self._asked |= dict.fromkeys(old, now)
             with suppress(StateError):
                 await self._ask_purposes({by_id[one]: one for one in old}, may_be_refused=True)
-        # Behind that, during which one may have been forgotten.
-        missing = by_id.keys() - self._purposes.keys()
-        if missing:
+        # Until each is known at one moment: other calls forget some while this one asks.
+        while missing := by_id.keys() - self._purposes.keys():
             await self._ask_purposes({by_id[one]: one for one in missing})
             self._asked |= dict.fromkeys(missing, now)
 
