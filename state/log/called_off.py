@@ -47,10 +47,16 @@ async def to_its_end(work: Coroutine[Any, Any, T], call_off: Callable[[], None] 
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         call_off()
-        await asyncio.wait([running])
+        times = 1
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError:  # once more: it is not over for that
+                times += 1
         if running.cancelled() or running.exception() is not None:
             raise
         caller = asyncio.current_task()
         assert caller is not None
-        caller.uncancel()
+        for _ in range(times):
+            caller.uncancel()
         return running.result()

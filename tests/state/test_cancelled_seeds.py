@@ -64,7 +64,9 @@ async def test_a_seed_that_is_cancelled_is_undone(tmp_path: Path, at_end: bool) 
     await log.close()
 
 
-async def test_what_has_written_all_returns() -> None:
+@pytest.mark.parametrize("times", [1, 2])
+async def test_what_has_written_all_returns(times: int) -> None:
+    """Cancelled twice, it was over while its work went on."""
     reached, goes_on = asyncio.Event(), asyncio.Event()
     called_off: list[bool] = []
 
@@ -75,7 +77,10 @@ async def test_what_has_written_all_returns() -> None:
 
     task = asyncio.create_task(to_its_end(work(), lambda: called_off.append(True)))
     await reached.wait()
-    task.cancel()
-    await asyncio.sleep(0)
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not task.done()
     goes_on.set()
     assert (await task, called_off, task.cancelling()) == ("written", [True], 0)

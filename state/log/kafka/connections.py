@@ -204,6 +204,8 @@ class Connections:
         for key in [key for key in self._open if key[1] == purpose]:
             self._open.pop(key).close()
             self._had.discard(key)
+        for key in [key for key, lock in self._opening.items() if key[1] == purpose and not lock.locked()]:
+            del self._opening[key]
 
     async def _connect(self, host: str, port: int) -> Connection:
         """Raises AccessRefused where the broker does not let this client in, what says that it is away, and before one let it in

@@ -100,11 +100,19 @@ class View:
     _found: tuple[dict[str, tuple[int, bytes | None]], ...] = field(
         default_factory=lambda: tuple({} for _ in range(PARTITIONS))
     )
+    _behind: list[int] = field(default_factory=lambda: [0] * PARTITIONS)  # the last record that was read
     _owners: dict[str, OwnerRecord | LogDamaged] = field(default_factory=dict)
 
     def apply(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """A record that is no fact is the error of who asks for that fact, until another record of its key comes."""
+        """A record that was read, in the order of the log. One that is no fact is the error of who asks for that fact, until another
+        record of its key comes. Nothing is kept of a fact that was removed: no older record of it is read any more."""
         name = (key or b"").decode(errors="replace")
+        self._behind[partition] = offset + 1
+        self._apply(partition, offset, name, value)
+        if self._found[partition][name] == (offset, None):
+            del self._found[partition][name]
+
+    def _apply(self, partition: int, offset: int, name: str, value: bytes | None) -> None:
         kept = self._found[partition]
         if name in kept and kept[name][0] > offset:
             return
@@ -127,7 +135,8 @@ class View:
         """Records of one write whose last one lies before `behind`."""
         listed = list(records)
         for offset, record in enumerate(listed, behind - len(listed)):
-            self.apply(partition, offset, record.key, record.value)
+            if offset >= self._behind[partition]:  # else it was read back already, with all that is written behind it
+                self._apply(partition, offset, (record.key or b"").decode(errors="replace"), record.value)
 
     def lease(self) -> Lease | None:
         value = self._value(UNDER_LEASE, LEASE)

@@ -22,12 +22,13 @@ class Lookout:
         self._known_to_others = known_to_others
         self._waiting: dict[asyncio.Timeout, tuple[int, float]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def begin(self, node: int) -> asyncio.Timeout:
         """A request to this broker, to be sent within the timeout that is returned, which `end` takes."""
         scope = asyncio.timeout(None)
         self._waiting[scope] = node, asyncio.get_running_loop().time()
-        if self._looking is None or self._looking.done():
+        if not self._is_closed and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look())
         return scope
 
@@ -35,6 +36,7 @@ class Lookout:
         del self._waiting[scope]
 
     def close(self) -> None:
+        self._is_closed = True
         if self._looking is not None:
             self._looking.cancel()
 
