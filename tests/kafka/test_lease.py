@@ -13,6 +13,7 @@ from state.log.kafka import facts
 from state.log.kafka.building import build
 from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
 from state.log.kafka.log import KafkaLog
+from state.log.kafka.unbuilt import Built
 from state.log.protocol import Partition
 from tests.contracts.logs import read_all, until
 from tests.kafka.place import APP, ROUNDS, Child, Place, child, owner
@@ -216,14 +217,21 @@ async def test_writes_that_wait_behind_the_one_that_lost_the_lease_have_lost_it_
     assert [type(error) for error in found] == [LeaseLost] * 3
 
 
-async def test_a_beat_beside_a_fence_that_gives_the_lease_up_is_refused(place: Place) -> None:
+async def test_a_beat_beside_a_fence_that_gives_the_lease_up_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was a KeyError, an internal error that ended the instance's coordinator."""
     log = await place.topics()
     lease = await log.acquire(APP, "c", "a:1", None)
     assert lease is not None
     _, producer = log.leases._held[APP]
-    renewing = asyncio.create_task(log.renew(lease))
-    await until("its transaction", lambda: asyncio.sleep(0, producer.turn.locked()))
-    log.leases.given_up(lease, LogUnavailable("the coordinator of an id is away"))
+    transact = producer.transact
+
+    async def beside_a_fence(built: Built) -> dict[Partition, int]:
+        behind = await transact(built)
+        log.leases.given_up(lease, LogUnavailable("the coordinator of an id is away"))
+        return behind
+
+    monkeypatch.setattr(producer, "transact", beside_a_fence)
     with pytest.raises(LeaseLost):
-        await renewing
+        await log.renew(lease)

@@ -9,7 +9,8 @@ import signal
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from aiokafka.protocol.admin import (
@@ -20,21 +21,27 @@ from aiokafka.protocol.admin import (
 )
 from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
 from aiokafka.protocol.produce import ProduceRequest_v7
-from aiokafka.protocol.transaction import EndTxnRequest_v0
+from aiokafka.protocol.transaction import EndTxnRequest_v0, InitProducerIdRequest_v0, InitProducerIdResponse_v0
 
 from state.errors import LogUnavailable, OutcomeUnknown
 from state.log.batches import build_all
+from state.log.group_store import OwnerRecord
 from state.log.kafka import access as access_module
 from state.log.kafka.access import Access
+from state.log.kafka.cluster import Cluster
 from state.log.kafka.connections import Connections
+from state.log.kafka.facts import UNDER_LEASE, View, owner_record
+from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.producer import Producer
 from state.log.kafka.properties import BadClientConfig
-from state.log.kafka.requests import MetadataRequest_v12, MetadataResponse_v12, metadata
+from state.log.kafka.requests import MetadataRequest_v12, MetadataResponse_v12, OffsetCommitRequest_v7, metadata
 from state.log.kafka.topics import Names, Topics
-from state.log.protocol import NewRecord, Partition
+from state.log.kafka.writers import Writers
+from state.log.protocol import NewRecord, Partition, TaskCommit, always
 
 DEADLINE_S = 5.0
+OUT = Partition("out", 0)
 HANGS = "sh -c 'sleep 60 & echo $! > {0}/made; mv {0}/made {0}/pid; wait'"
 
 
@@ -207,11 +214,39 @@ async def test_whether_records_are_written_is_not_known_where_the_next_leader_le
             raise ConnectionError("ends")
 
         broker.answers[ProduceRequest_v7.API_KEY] = move
-        built = build_all({Partition("out", 0): [NewRecord(b"k", b"v", 1)]}, 1000)
+        built = build_all({OUT: [NewRecord(b"k", b"v", 1)]}, 1000)
         producer = producer_of(connections, None)
         with pytest.raises(OutcomeUnknown, match="refuses the token"):
             await producer.produce(built)
         assert broker.asked.count(ProduceRequest_v7.API_KEY) == 1
+
+
+async def test_whether_positions_are_committed_is_not_known_where_the_next_coordinator_lets_nobody_in(
+    tmp_path: Path,
+) -> None:
+    """Those of a commit at least once: the worker ended for what a restore from the log cures."""
+    async with brokers_with(tmp_path, FILE) as (broker, connections):
+
+        def move() -> Any:
+            broker.leads_at = 1
+            raise ConnectionError("ends")
+
+        broker.answers[InitProducerIdRequest_v0.API_KEY] = lambda: InitProducerIdResponse_v0(0, 0, 1, 0)
+        broker.answers[OffsetCommitRequest_v7.API_KEY] = move
+        topics = Topics(connections, Names(), {})
+        writers = Writers(Cluster(connections, topics, Offsets(connections, topics, 1.0), 1.0), 1.0)
+        writers._opened["app", "w"] = producer_of(connections, "app.worker.w")
+        with pytest.raises(OutcomeUnknown, match=r"refuses the token.*processed again from the last positions"):
+            await writers.commit_unfenced("app", "w", [TaskCommit("0_0", 1, {}, {OUT: 5})], owned("w"), always)
+        assert broker.asked.count(OffsetCommitRequest_v7.API_KEY) == 1
+
+
+def owned(transactional_id: str) -> FactsTopic:
+    """Facts in which a task is that id's."""
+    view = View("app")
+    record = owner_record(OwnerRecord("0_0", 1, "m", transactional_id, 1))
+    view.apply(UNDER_LEASE, 0, record.key, record.value)
+    return cast(FactsTopic, SimpleNamespace(view=view, check=lambda: None))
 
 
 def address_of(connections: Connections) -> tuple[str, int]:

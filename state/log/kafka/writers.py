@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from state.errors import Fenced, LogBusy, LogUnavailable, NotOpened, OutcomeUnknown, Refused, StateError
+from state.errors import Fenced, LogBusy, NotOpened, OutcomeUnknown, Refused, StateError
 from state.log import checks
 from state.log.group_store import OwnerRecord
 from state.log.kafka.building import by_present_settings, unbuilt
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.codes import FORGOTTEN_ID, KafkaRefused, Then
-from state.log.kafka.connections import TooLate
+from state.log.kafka.connections import TooLate, is_answer
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.left_open import Written
@@ -114,8 +114,9 @@ class Writers:
                     behind = await producer.produce(built, may_write)
                     if positions:
                         await self._cluster.offsets.commit(application, positions, _times_ms(tasks), may_write)
-                except (TooLate, LogUnavailable, KafkaRefused) as error:
-                    if isinstance(error, KafkaRefused) and error.then is not Then.FENCED:
+                except (TooLate, StateError) as error:
+                    is_fence = isinstance(error, KafkaRefused) and error.then is Then.FENCED
+                    if isinstance(error, OutcomeUnknown) or (is_answer(error) and not is_fence):
                         raise
                     raise OutcomeUnknown(checks.not_sent(str(error))) from error
                 # After any error the sequence of this one may have a gap: the next commit has a new producer
