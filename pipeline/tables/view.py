@@ -327,9 +327,8 @@ class TableView(Table[K, V]):
         value = self._live.get(k, MISSING)
         if value is MISSING:
             return self._current(k) is not None
-        if value is DELETED:
-            return False
-        return k not in self._defaults or self.spec.encode_value(value) != self._defaults[k][1]
+        given = self._defaults.get(k)
+        return value is not DELETED and (given is None or self.spec.encode_value(value) != given[1])
 
     def _default(self, key: K, k: bytes) -> V:
         if self.spec.default is None:
@@ -352,10 +351,11 @@ class TableView(Table[K, V]):
     def _default_changes(self, k: bytes, value: Any, result: dict[bytes, bytes | None]) -> None:
         key, as_given = self._defaults[k]
         encoded = self.spec.encode_value(value)
+        stored = self._stored(k) if k in self._set else None  # windows go by it: what is written was read
         if encoded != as_given:
             self._own(key, k)
             result[k] = self.spec.stored_value(encoded, self.stream_ms)
-        elif k in self._set and self._stored(k) is not None:
+        elif stored is not None:
             result[k] = None  # deleted first; the default that came after was only read
 
     def _same_value(self, encoded: bytes, current: bytes | None) -> bool:

@@ -172,3 +172,35 @@ def test_what_waited_when_a_call_failed_is_found_in_the_store_later(kind: str) -
     commit()
     take("others" if kind == "join" else "beats", "a", "y", 1_010)
     assert "Ay" in [codec.decode(record.value) for record in commit()["out", 0]]
+
+
+@pytest.mark.parametrize("most_known", [1, 30_000])
+def test_a_default_behind_a_deletion_is_written_as_one_that_was_read(
+    most_known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call sets a new key, removes it, and changes the default that it gets then: the key was in no store that was
+    asked, so its entry never expired, and a window of which something was stored was taken for one without entries."""
+    monkeypatch.setattr(window_view, "_KNOWN", most_known)
+    app = App("anew")
+    topic = app.topic("beats", key=str, value=int)
+    lists = app.table("lists", key=str, value=list[int], default=list, window=Tumbling(10 * MS), retain=20 * MS)
+    seen: dict[tuple[str, int], list[int]] = {}
+
+    @app.processor(topic, lists)
+    def beat(beat: Any, lists: Any) -> None:
+        if beat.value == 1:
+            lists[beat.key] = [0]
+            del lists[beat.key]
+        seen[beat.key, beat.timestamp_ms] = list(lists[beat.key])
+        lists[beat.key].append(beat.value)
+
+    store = DictStore()
+    task = TaskProcess(app, app.topology().subtopologies[0], 0, {"lists": store}, {})
+    beats = [("z", 9, 1), ("y", 9, 100), ("y", 9, 101)]  # what lies before 70 ms is forgotten from here on
+    beats += [("a", 1, 125), ("a", 2, 126), ("a", 3, 127), ("b", 1, 128), ("q", 9, 300), ("q", 9, 600)]
+    for offset, (key, value, at_ms) in enumerate(beats):
+        task.run([("beats", SourceRecord(offset, at_ms, key.encode(), topic.value_codec.encode(value)))])
+        store.write(task.collect().writes.get("lists", {}))
+        task.mark_applied()
+    assert [seen["a", at_ms] for at_ms in (125, 126, 127)] == [[], [1], [1, 2]]
+    assert [key for key in store.data if key.endswith((b"a", b"b"))] == [], "what has expired is gone from the store"
