@@ -27,9 +27,10 @@ from pipeline.calls.plain_awaits import PlainAwaits, plain_awaits
 from pipeline.calls.plain_batches import plain_batch
 from pipeline.calls.plain_calls import plain_calls
 from pipeline.calls.retries import CallAgain, Waiting
-from pipeline.calls.steps import Arrived, Item, Step, count_of, steps_of
+from pipeline.calls.steps import Item, Step, count_of, steps_of
 from pipeline.calls.task_sources import Source, sources_of
 from pipeline.calls.task_tables import routed, tables_of
+from pipeline.calls.waiting_batches import WaitingBatches
 from pipeline.calls.window_calls import window_calls
 from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.records import TICK, RawRecord
@@ -86,7 +87,7 @@ class TaskProcess:
 
         steps = made(self._tables, self._effects.outputs)
         self._steps = [steps[name] for name in subtopology.processors]
-        self._batch_steps = [step for step in self._steps if step.processor.batch]
+        self._has_batches = any(step.processor.batch for step in self._steps)
         self._sources = sources_of(app, self._steps, self._tables)
         self.answering = Answering(self._steps, self._sources, self.on_error, self._effects, self._unit)
         self._passing = passing_of(self, self._effects, self.on_error, position, self._tables, self._steps, partition)
@@ -108,6 +109,7 @@ class TaskProcess:
             self._at_once = AtOnce(
                 self, self._effects, self.on_error.tries, self._unit, topics, self._steps, keys, made, rests=rests
             )
+        self._waiting = WaitingBatches(self._steps, self._sources, self._batches, self.answering)
 
     @property
     def has_completed(self) -> bool:
@@ -140,7 +142,7 @@ class TaskProcess:
             names = ", ".join(step.name for step in self._steps if step.is_async)
             raise PipelineError(f"task {self.task} has async processors ({names}); use run_async")
         windowed = self._windowed if self._windowed and all(topic != TICK for topic, _ in records) else None
-        if windowed is None and (self._batch_steps or self._unit != CALL):
+        if windowed is None and (self._has_batches or self._unit != CALL):
             return without_waiting(self.run_async(records, clock, until))
         effects = self._effects
         self._stream_time_ms, self.finished = effects.stream_time_ms, 0
@@ -186,7 +188,7 @@ class TaskProcess:
         try:
             if isinstance(self._plain, PlainAwaits):
                 await self._plain.run_async(self, self._effects, records, clock, until)
-            elif self._passing is not None and self._batch_steps:
+            elif self._passing is not None and self._has_batches:
                 await self._passing.run_parts(records, goes_on)
             else:
                 await self.run_some(records, goes_on, more)
@@ -218,26 +220,26 @@ class TaskProcess:
     ) -> None:
         """Any app's calls. Waits only where a processor does. Raises CallAgain, ProcessorFailed."""
         passing = self._passing
-        if passing is None and self._unit == CALL and len(self._steps) == len(self._batch_steps) == 1:
+        if passing is None and self._unit == CALL and len(self._steps) == 1 and self._has_batches:
             await self._run_batch(self._steps[0], records)
             return
         effects = self._effects
         self._stream_time_ms = effects.stream_time_ms
         self.finished = 0
-        waiting: list[tuple[Step, list[Arrived]]] = [(step, []) for step in self._batch_steps]
+        self._waiting.begin()
         if self._unit == RUN:
             effects.begin()
         failure: ProcessorFailed | CallAgain | None = None
         try:
             try:
                 if self._at_once is not None and self.answering.lost is None:
-                    await self._at_once.run(records, goes_on, more, lambda topic, raw: self._one(topic, raw, waiting))
+                    await self._at_once.run(records, goes_on, more, self._one)
                 else:
                     for topic, raw in records:
                         too_far = self._sources[topic].too_far(raw, self._stream_time_ms)
                         if passing is not None and not too_far and not await passing.has_come(raw, goes_on):
                             break
-                        await self._one(topic, raw, waiting)
+                        await self._one(topic, raw)
                         self.finished += 1
                         if not goes_on():
                             break
@@ -245,10 +247,7 @@ class TaskProcess:
                 if self._unit == RUN:
                     raise
                 failure = error  # the records before it are completed by the batches that wait for them
-            for step, arrived in waiting:
-                self.answering.under_way = step.name
-                self.answering.noted(step)
-                await self._batches.run(step, arrived)
+            await self._waiting.end_all()
         except BaseException:
             if self._unit == RUN:
                 effects.undo()
@@ -312,9 +311,11 @@ class TaskProcess:
 
     # one record
 
-    async def _one(self, topic: str, raw: RawRecord, waiting: list[tuple[Step, list[Arrived]]]) -> None:
+    async def _one(self, topic: str, raw: RawRecord) -> None:
         """The calls of one record; what reads it in batches gets it later, and completes it."""
-        effects = self._effects
+        effects, waiting = self._effects, self._waiting
+        if topic in waiting.ended_by:
+            await waiting.end_before(topic)
         if topic == TICK:
             effects.time_passed(raw.timestamp_ms)
             return
@@ -347,13 +348,14 @@ class TaskProcess:
             raise
         if self._unit == RECORD:
             effects.end()
-        for step, arrived in waiting:
-            if step in source.batch_steps:
-                is_left = item is not None and (
-                    not answering.calls(step, topic, raw)
-                    or (self._passing is not None and self._passing.is_late(step, item))
-                )
-                arrived.append((topic, raw, None if item is None or is_left else self._own(source, step, item)))
+        for step in source.batch_steps:
+            is_left = item is not None and (
+                not answering.calls(step, topic, raw)
+                or (self._passing is not None and self._passing.is_late(step, item))
+            )
+            waiting.add(step, (topic, raw, None if item is None or is_left else self._own(source, step, item)))
+        if waiting.ended_soon:
+            await waiting.end_soon()
         if self._unit != RUN and not source.batch_steps:
             effects.completed(topic, raw)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pipeline.calls.call import CALL
 from pipeline.calls.effects import Effects
 from pipeline.calls.failed_calls import FailedCalls
-from pipeline.calls.steps import Step
+from pipeline.calls.steps import Arrived, Step
 from pipeline.calls.task_sources import Source
 from pipeline.records import RawRecord
 
@@ -34,6 +34,7 @@ class Answering:
         self._unit = unit
         self.lost: tuple[str, int, Collection[str], Exception] | None = None  # calls of one record that are not made
         self.under_way: str | None = None  # of several that read a record the one that is called
+        self.batch: Sequence[Arrived] = ()  # of which the call under way is, where it is of what waited for it
         self.note: Callable[[str], None] | None = None  # is given its name before, while calls are noted
 
     def processors_of(self, topic: str) -> list[str]:
@@ -88,3 +89,4 @@ class Answering:
     def run_ended(self) -> None:
         """What is not to be called is for one run."""
         self.under_way = self.lost = None
+        self.batch = ()

@@ -73,7 +73,8 @@ def is_of_one_record(turn: Turn) -> bool:
     """Whether the call under way is one record's, or of what came due; one of a batch does not tell which of its records lasts."""
     if turn.process.due_calls is not None and turn.process.due_calls.under_way is not None:
         return True
-    return len(turn.records) == 1 or turn.process.finished < len(turn.records)
+    waited = len(turn.process.answering.batch)
+    return waited == 1 or len(turn.records) == 1 or (not waited and turn.process.finished < len(turn.records))
 
 
 def blame(turn: Turn, reason: str = "") -> Blame:
@@ -82,6 +83,8 @@ def blame(turn: Turn, reason: str = "") -> Blame:
     if process.due_calls is not None and (call := process.due_calls.under_way) is not None:
         return due_blame(turn.scope, process.partition, call, reason)
     topic, record = turn.records[min(process.finished, len(turn.records) - 1)]
+    if batch := process.answering.batch:  # it may be called before all records of the turn are read
+        topic, record, _ = batch[-1]
     name = process.answering.under_way
     names = (name,) if name else () if topic == TICK else tuple(process.answering.processors_of(topic))
     return Blame(turn.scope, topic, process.partition, record.offset, names, reason)
@@ -89,12 +92,19 @@ def blame(turn: Turn, reason: str = "") -> Blame:
 
 def describe(turn: Turn) -> str:
     """Which call is under way: `the call of settle with payments-3@17 in task 0_3`."""
-    at, found = turn.process.finished, blame(turn)
+    size, found = _batch_size(turn), blame(turn)
     names = " or ".join(found.processors)
     place = f"{found.shown} in task {turn.scope}"
-    if found.due is None and at >= len(turn.records):  # all are read: a batch of them is being processed
-        return f"the call of {names} with a batch of {counted(len(turn.records), 'record')} up to {place}"
+    if found.due is None and size:
+        return f"the call of {names} with a batch of {counted(size, 'record')} up to {place}"
     return f"the call of {names} with {place}"
+
+
+def _batch_size(turn: Turn) -> int:
+    """Of the batch that is being processed; 0 where none is."""
+    if waited := len(turn.process.answering.batch):
+        return waited
+    return len(turn.records) if turn.process.finished >= len(turn.records) else 0
 
 
 class CallWatches(Generic[K]):
