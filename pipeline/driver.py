@@ -326,8 +326,10 @@ class Driver:
         while True:
             try:
                 await process.run_async(records) if process.needs_async else process.run(records)
-            except ProcessorFailed as error:
-                self._inbox[task].put_back(process.partition, behind(process.left(records), error))
+            except BaseException as error:  # also one that is cancelled: its records are in their topics
+                left = process.left(records)
+                left = behind(left, error) if isinstance(error, ProcessorFailed) else left
+                self._inbox[task].put_back(process.partition, left)
                 raise
             if process.again is None:
                 return
@@ -371,7 +373,7 @@ class AsyncDriver:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
-        """See `Driver.send`."""
+        """See `Driver.send`. Where it is cancelled its record is sent all the same, and is processed with what is sent next."""
         checked_topic(self.app, topic)
         key_bytes, value_bytes = encoded(topic.name, topic.key_codec, topic.value_codec, key, value)
         await self.send_bytes(topic, key_bytes, value_bytes, timestamp_ms=timestamp_ms, headers=headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -347,3 +348,39 @@ def test_what_is_no_app_topic_or_table_is_named() -> None:
         with pytest.raises(CodecError, match="headers for topic 'numbers': 5 is no list of pairs"):
             driver.send(numbers, "a", 1, headers=5)  # type: ignore[arg-type]
         assert driver.items(numbers) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": True}, {"concurrency": 2}])
+async def test_what_a_cancelled_send_has_not_completed_goes_with_what_is_sent_next(options: dict[str, Any]) -> None:
+    """It is in its topic; what it did before its call waits is there once."""
+    app = App("x", partitions=1)
+    numbers, sums = app.topic("numbers", key=str, value=int), app.table("sums", key=str, value=int, default=int)
+    called, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def one(number: Any, sums: Any) -> None:
+        sums[number.key] += number.value
+        if number.value == 20:
+            called.set()
+            await goes_on.wait()
+
+    async def many(batch: Any, sums: Any) -> None:
+        for number in batch:
+            await one(number, sums)
+
+    app.processor(numbers, sums, **options)(many if "batch" in options else one)
+    async with Driver(app) as driver:
+
+        async def send() -> None:
+            async with driver.together():
+                for value in (1, 20, 300):
+                    await driver.send(numbers, "a", value)
+
+        sending = asyncio.ensure_future(send())
+        await called.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        goes_on.set()
+        await driver.send(numbers, "a", 4_000)
+        assert driver.table(sums) == {"a": 4_321}
+        assert [value for _, value in driver.items(numbers)] == [1, 20, 300, 4_000]
