@@ -665,6 +665,33 @@ def test_cuts_change_nothing_of_time_either(records: Any, cuts: list[int]) -> No
     assert answers[0] == answers[1] == answers[2]
 
 
+def popped(records: Any) -> Any:
+    while records:
+        yield records.pop(0)
+
+
+@pytest.mark.parametrize(
+    "looked_at",
+    [reversed, popped, lambda records: records[:], lambda records: records[::-1], lambda records: records.copy()],
+    ids=["reversed", "popped", "a part", "a part, backwards", "a copy"],
+)
+def test_a_batch_that_is_looked_at_in_another_order_sends_with_each_records_time(looked_at: Any) -> None:
+    app = App("x")
+    source, out = app.topic("in", key=str, value=int), app.topic("out", key=str, value=int)
+
+    @app.processor(source, out, batch=True)
+    def send(records: Any, out: Any) -> None:
+        assert pickle.loads(pickle.dumps(records[:])) == records, "as the plain list that it was, for another process"
+        for record in looked_at(records):
+            out.send(record.key, record.value)
+
+    with Driver(app) as driver:
+        with driver.together():
+            for number in range(3):
+                driver.send(source, "a", number * 10, timestamp_ms=number * 10)
+        assert [record.timestamp_ms - record.value for record in driver.records(out)] == [0, 0, 0]
+
+
 def test_nothing_counts_where_the_second_of_two_tables_cannot_be_written() -> None:
     """What is changed in place is encoded at the end of the call: all of it, before any of it counts."""
     app = App("x", on_error="skip")
