@@ -16,15 +16,14 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import CodecError
+from pipeline.values.codecs import FloatCodec
 from pipeline.values.key_schemas import key_bytes
 
 
 def to_bytes(codec: str, value: Any) -> bytes:
     """A JSON value as the codec of that name writes it. Raises CodecError."""
-    if codec == "str" and isinstance(value, str):
-        return value.encode()
-    if codec == "bytes" and isinstance(value, str):
-        return value.encode()
+    if codec in ("str", "bytes") and isinstance(value, str):
+        return _utf_8(value)
     if codec in ("bytes", "custom") and (found := of_base64(value)) is not None:
         return found
     if codec == "int" and isinstance(value, int) and not isinstance(value, bool):
@@ -33,9 +32,12 @@ def to_bytes(codec: str, value: Any) -> bytes:
         except struct.error:
             raise CodecError(f"{value} does not fit into 8 bytes") from None
     if codec == "float" and isinstance(value, int | float) and not isinstance(value, bool):
-        return struct.pack(">d", float(value))
+        return FloatCodec().encode(value)
     if codec == "json":
-        return msgspec.json.encode(value, order="deterministic")
+        try:
+            return msgspec.json.encode(value, order="deterministic")
+        except UnicodeEncodeError:
+            raise CodecError(f"{value!r} has text that is no UTF-8") from None
     if codec == "custom":
         raise CodecError('its type has a codec of the app\'s own; write its bytes as they are shown: {"base64": ...}')
     raise CodecError(f"{value!r} is not {_article(codec)}")
@@ -44,11 +46,12 @@ def to_bytes(codec: str, value: Any) -> bytes:
 def from_text(codec: str, text: str, schema: Mapping[str, Any] | None = None) -> bytes:
     """A key as typed on the console; `schema`: of its type, where the description has one. Raises CodecError."""
     if codec == "bytes" and text.startswith("{"):
-        with suppress(msgspec.MsgspecError):
+        with suppress(msgspec.MsgspecError, UnicodeEncodeError):
             if (found := of_base64(msgspec.json.decode(text))) is not None:
                 return found
+    data = _utf_8(text)
     if codec in ("str", "bytes"):
-        return text.encode()
+        return data
     if codec == "json" and schema is not None:
         return key_bytes(schema, text)
     try:
@@ -56,6 +59,14 @@ def from_text(codec: str, text: str, schema: Mapping[str, Any] | None = None) ->
     except msgspec.MsgspecError:
         raise CodecError(f"'{text}' is not {_article(codec)}; write it as JSON") from None
     return to_bytes(codec, value)
+
+
+def _utf_8(text: str) -> bytes:
+    """Raises CodecError: a terminal, or a file's name, gives bytes that are no UTF-8 as half of a pair of code units."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise CodecError(f'{text!r} is no text in UTF-8; bytes are written as {{"base64": ...}}') from None
 
 
 def of_base64(value: Any) -> bytes | None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from orchestrator import App
 from pipeline.errors import CodecError, DefinitionError
-from pipeline.values.codecs import JsonCodec, codec_for, codec_name, encode_natural
-from pipeline.values.json_values import to_bytes
+from pipeline.values.codecs import FloatCodec, JsonCodec, codec_for, codec_name, encode_natural
+from pipeline.values.json_values import from_text, to_bytes
 from pipeline.values.key_forms import KeyForms
 
 
@@ -421,3 +421,32 @@ def test_where_null_is_meant_it_is_written() -> None:
     assert JsonCodec(Mean).encode(Mean(1.5)) == b'{"mean":1.5,"of":null}'
     assert JsonCodec(Tree).encode(Tree()) == b'{"value":null,"parts":[]}'
     assert JsonCodec(dict[str, Any]).encode({"null": None}) == b'{"null":null}'
+
+
+@pytest.mark.parametrize(
+    ("codec", "text"),
+    [
+        ("str", "caf\udce9"),
+        ("bytes", "caf\udce9"),
+        ("bytes", '{"base64":"\udce9"}'),
+        ("json", '"caf\udce9"'),
+        ("float", "1" + "0" * 400),
+        ("float", "-1" + "0" * 400),
+    ],
+)
+def test_a_typed_key_that_no_bytes_are_of_is_named(codec: str, text: str) -> None:
+    """What a terminal gives for bytes that are no UTF-8, and a number that no float is: commands name them, with no traceback."""
+    with pytest.raises(CodecError, match=r"is no text in UTF-8; bytes are written as|does not fit into the 8 bytes"):
+        from_text(codec, text)
+
+
+def test_a_value_with_text_that_is_no_utf_8_is_named() -> None:
+    with pytest.raises(CodecError, match=r"'caf\\udce9' is no text in UTF-8"):
+        to_bytes("str", "caf\udce9")
+    with pytest.raises(CodecError, match="has text that is no UTF-8"):
+        to_bytes("json", {"name": "caf\udce9"})
+
+
+@pytest.mark.parametrize("text", ["-0.0", "-0", "0"])
+def test_a_typed_zero_is_the_key_that_the_app_has(text: str) -> None:
+    assert from_text("float", text) == FloatCodec().encode(-0.0) == FloatCodec().encode(0.0)
