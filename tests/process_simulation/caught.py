@@ -40,6 +40,7 @@ CAUGHT_BY: dict[str, int] = {
     "halted_before_the_commit": 17,
     "taken_again_before_the_outcome": 1,
     "a_halt_is_not_written": 5,
+    "a_halt_takes_the_place_of_a_release": 31,
     "a_skip_is_over_before_it_is_committed": 314,
     "calls_count_as_they_end": 1,
     "keys_are_called_at_once": 0,

@@ -511,6 +511,15 @@ def a_halt_is_not_written(stack: ExitStack) -> None:
     _patch(stack, halts, "write", write)
 
 
+def a_halt_takes_the_place_of_a_release(stack: ExitStack) -> None:
+    """A task whose processor fails while its release is asked for is never handed over."""
+
+    def written(self: TaskRun) -> None:
+        self.halt_is_written = True
+
+    _patch(stack, TaskRun, "halt_written", written)
+
+
 def a_skip_is_over_before_it_is_committed(stack: ExitStack) -> None:
     """A halt goes from the log when the task goes on, not when the skip of its record is committed."""
     original = TaskRun._begin
@@ -770,6 +779,7 @@ MUTATIONS: dict[str, Mutation] = {
         halted_before_the_commit,
         taken_again_before_the_outcome,
         a_halt_is_not_written,
+        a_halt_takes_the_place_of_a_release,
         a_skip_is_over_before_it_is_committed,
         calls_count_as_they_end,
         keys_are_called_at_once,
@@ -816,6 +826,7 @@ APPLICATION = {
     "a_commit_without_a_fence_knows_no_time": "repeating",
     "a_deposed_coordinator_answers": "repeating",
     "a_release_does_not_wait_for_the_call": "asking",
+    "a_halt_takes_the_place_of_a_release": "asking",
     "a_killed_process_blames_its_call": "lettering",
     "nobody_looks_at_topics": "forwarding",
     "a_skip_is_over_before_it_is_committed": "counting",
@@ -835,6 +846,7 @@ DIRECTED: dict[str, tuple[str, ...]] = {
     "halted_before_the_commit": ("raises",),
     "taken_again_before_the_outcome": ("unknown", "refuse"),
     "a_halt_is_not_written": ("raises",),
+    "a_halt_takes_the_place_of_a_release": ("raises", "leave", "join"),
     "an_ending_before_the_last_record": ("join", "leave"),
     "an_ending_before_the_last_change": ("join", "leave"),
     "an_ending_is_kept": ("raises", "join", "leave"),
