@@ -246,13 +246,18 @@ def take(store: TakesFiles, folder: Path, table: TableManifest) -> None:
         )
 
 
-def read_table(folder: Path, table: TableManifest, scratch: Path) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of a snapshot's table in key order, through a store made in `scratch` (removed at the end)."""
+def read_table(
+    folder: Path, table: TableManifest, scratch: Path, first: bytes | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of a snapshot's table in key order, through a store made in `scratch` (removed at the end). `first`: a key whose
+    entry, where there is one, comes before the others, too."""
     store = RocksDbStore(scratch, stamp={})
     try:
         if table.files:
             verify_files(folder, table.files)
             store.ingest([folder / wanted.name for wanted in table.files])
+        if first is not None:
+            yield from store.range(first, first + b"\x00")
         yield from store.range(None, None)
     finally:
         store.close()

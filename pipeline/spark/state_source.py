@@ -15,7 +15,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,7 @@ KINDS = ("changelog", "snapshot", "stores")
 TLS = ("tls-cert", "tls-key", "tls-ca")
 OPTIONS = ("app", "key", "log", "of", "secret", "snapshot", "snapshots", "state", "table", "task", *TLS)
 Pairs = Iterator[tuple[bytes, bytes]]
+_TIME = expiry.STREAM_TIME_KEY, expiry.STREAM_TIME_KEY + b"\x00"  # a range of that key alone
 
 
 class Facts(NamedTuple):
@@ -295,13 +296,16 @@ async def _on_disk(
 
 
 def _pairs(options: Mapping[str, str], found: Facts, part: TaskPart, stack: ExitStack) -> Pairs:
-    """All pairs of a task's table; what they need stays until the stack is closed."""
+    """All pairs of a task's table, of one whose entries expire its time before the others; what they need stays until the stack is
+    closed."""
+    expires = found.facts.get("expire_ms") is not None
     if part.path:
         if not is_there(Path(part.path)):  # RocksDB would make it
             raise StateError(
                 f"the store {part.path} is not there any more: copies that instances make are kept for an hour; load() the DataFrame again"
             )
-        return pairs_on_disk(Path(part.path), b"", None)
+        store = Path(part.path)
+        return chain(pairs_on_disk(store, *_TIME) if expires else (), pairs_on_disk(store, b"", None))
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-orchestrator-")))
     before: Pairs = iter(())
     if part.name:
@@ -309,7 +313,8 @@ def _pairs(options: Mapping[str, str], found: Facts, part: TaskPart, stack: Exit
         found_there = manifest.load_scope(root, manifest.load(root, part.name), part.task).table(table)
         if found_there is None:
             raise SnapshotUnusable(f"snapshot {part.name} has no table {table}")
-        before = snapshot.read_table(root / part.name / part.task, found_there, scratch / "store")
+        first = expiry.STREAM_TIME_KEY if expires and part.end < 0 else None
+        before = snapshot.read_table(root / part.name / part.task, found_there, scratch / "store", first)
         if part.end < 0:
             return before
     state = TaskState(["table"], MEMORY_BYTES)
@@ -320,7 +325,8 @@ def _pairs(options: Mapping[str, str], found: Facts, part: TaskPart, stack: Exit
     for batch in read(options["log"], where):
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
         state.write({"table": dict(zip(keys, values, strict=True))})
-    return state.stores["table"].pairs()
+    made = state.stores["table"]
+    return chain(made.range(*_TIME) if expires else (), made.pairs())
 
 
 def _rows(found: Facts, pairs: Pairs) -> Iterator[StoredRow]:
@@ -333,12 +339,12 @@ def _rows(found: Facts, pairs: Pairs) -> Iterator[StoredRow]:
 
 
 def _unexpired(pairs: Pairs, expire_ms: int) -> Pairs:
-    """The time of the table is its last entry or nearly so: those before it are held until it is known."""
-    held = dict(pairs)
-    time = expiry.stream_time(held.pop(expiry.STREAM_TIME_KEY, None))
-    for key, raw in held.items():
-        live = expiry.live_value(raw, expire_ms, time)
-        if live is not None:
+    """Of pairs that begin with the time of their table, where it has one. It comes again at its place."""
+    now = expiry.stream_time(None)
+    for key, raw in pairs:
+        if key == expiry.STREAM_TIME_KEY:
+            now = expiry.stream_time(raw)
+        elif (live := expiry.live_value(raw, expire_ms, now)) is not None:
             yield key, live
 
 

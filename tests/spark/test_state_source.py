@@ -13,7 +13,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pytest
 
 import orchestrator.spark
-from orchestrator import App
+from orchestrator import App, Record, Table
 from orchestrator.errors import WrongUse
 from pipeline.errors import CodecError
 from pipeline.spark import notebook
@@ -34,11 +34,13 @@ from pipeline.spark.history import BadHistory
 from pipeline.spark.repartition import repartition
 from pipeline.spark.snapshotting import take
 from pipeline.spark.typed import column
+from pipeline.tables import expiry
 from pipeline.values.codecs import JsonCodec
 from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.partitioner import partition_of
+from state import manifest, snapshot
 from state.errors import StateError
-from state.log.protocol import Partition
+from state.log.protocol import NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
 from tests.attacks.test_tls import certificate
@@ -46,6 +48,7 @@ from tests.cli.console import Console
 from tests.spark import sample, tallies
 from tests.spark.test_backfill import APP, ROOT, Place, records, write
 from workers.commands.consume import read_all
+from workers.prepare import prepare
 
 pytestmark = pytest.mark.spark
 
@@ -584,6 +587,61 @@ def test_copies_that_are_gone_are_named(filled: Filled, tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"gone is not there any more: .* load\(\) the DataFrame again"):
         list(reader.read(TaskPart("0_0", path=str(tmp_path / "gone"))))
     assert not (tmp_path / "gone").exists()
+
+
+def test_of_an_expiring_table_no_more_is_held_than_a_row_needs(tmp_path: Path) -> None:
+    """Its time lies behind nearly all entries: all of them were held until it was read."""
+    from pipeline.spark.state_source import StateReader, TaskPart, _unexpired
+
+    app = App("fading", partitions=1)
+    clicks = app.topic("clicks", key=str, value=int)
+    seen = app.table("seen", key=str, value=int, expire=timedelta(seconds=10))
+
+    @app.processor(clicks, seen)
+    def see(click: Record[str, int], seen: Table[str, int]) -> None:
+        seen[click.key] = click.value
+
+    times = {"gone": 1_000, "kept": 9_000, "new": 11_500}
+    stored = {key.encode(): expiry.stored(seen.value_codec.encode(at), at) for key, at in times.items()}
+    entries = stored | {expiry.STREAM_TIME_KEY: expiry.stored_time(11_500)}
+
+    async def made() -> None:
+        log = await open_sqlite(tmp_path / "log.db", create=True)
+        await prepare(log, app)
+        written = [NewRecord(key, value, 0, ()) for key, value in entries.items()]
+        await log.append({Partition("fading-seen-changelog", 0): written})
+        await log.close()
+
+    asyncio.run(made())
+    store = RocksDbStore(tmp_path / "store", stamp={})
+    store.write(entries, len(entries))
+    store.close()
+    reader = StateReader({"app": "fading", "log": f"sqlite:{tmp_path / 'log.db'}", "table": "seen"})
+    [of_log] = reader.partitions()
+    (folder := tmp_path / "taken" / "s-1" / "0_0").mkdir(parents=True)
+    origin = snapshot.Origin("log-1", "fading-seen-changelog", "topic-1", 4, 1_000)
+    found = snapshot.write_table(folder, "seen", sorted(entries.items()), origin)
+    digest = manifest.write_scope(folder, manifest.ScopeManifest("0_0", "log-1", 1_000, (found,)))
+    taken = manifest.SnapshotManifest(
+        "s-1", "fading", "log-1", 1_000, {"fading-seen-changelog": 1}, {"0_0": digest}, ()
+    )
+    manifest.publish(tmp_path / "taken", taken)
+    of_snapshot = TaskPart("0_0", root=str(tmp_path / "taken"), name="s-1")
+    for part in (of_log, of_snapshot, TaskPart("0_0", path=str(tmp_path / "store"))):
+        rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+        assert {row["key"]: row["value"] for row in rows} == {"kept": 9_000, "new": 11_500}, part
+
+    read: list[bytes] = []
+
+    def pairs() -> Iterator[tuple[bytes, bytes]]:
+        for key, value in [(expiry.STREAM_TIME_KEY, entries[expiry.STREAM_TIME_KEY]), *sorted(entries.items())]:
+            read.append(key)
+            yield key, value
+
+    rows_of = _unexpired(pairs(), 10_000)
+    assert [next(rows_of)[0], next(rows_of)[0]] == [b"kept", b"new"]
+    assert read == [expiry.STREAM_TIME_KEY, b"gone", b"kept", b"new"], "and no pair behind the one that is given"
+    assert list(rows_of) == []
 
 
 def test_what_is_named_twice_is_read_once(filled: Filled) -> None:

@@ -363,6 +363,9 @@ def test_a_table_can_be_read_without_keeping_a_store(tmp_path: Path) -> None:
     write(root, "s-1")
     folder = root / "s-1" / "0_0"
     assert list(snapshot.read_table(folder, table_of(root, "s-1", "counts"), tmp_path / "scratch")) == PAIRS
+    for first, more in ((PAIRS[-1][0], PAIRS[-1:]), (b"none", [])):
+        found = snapshot.read_table(folder, table_of(root, "s-1", "counts"), tmp_path / "scratch", first)
+        assert list(found) == [*more, *PAIRS], "the entry that is asked for first comes at its place as well"
     assert list(snapshot.read_table(folder, table_of(root, "s-1", "empty"), tmp_path / "scratch")) == []
     assert not (tmp_path / "scratch").exists()
 
