@@ -16,7 +16,7 @@ from pipeline.definitions.timed import FixedDef, SessionDef, TimedDef, TimersDef
 from pipeline.definitions.topic_tables import TopicTableDef
 from pipeline.errors import PipelineError
 from pipeline.tables.expiry import STREAM_TIME_KEY
-from pipeline.time import join_view, session_form
+from pipeline.time import join_view, session_form, sliding_form
 from pipeline.time.position import Place
 from pipeline.time.timed_view import TIME_BYTES, read_time
 from pipeline.time.windows import Hopping, Session, Sliding, Tumbling
@@ -101,8 +101,14 @@ def due_at(table: Stored[Any], *, announces: bool) -> DueAt:
     assert isinstance(table, FixedDef)
     kind, grace_ms = table.window_kind, table.grace_ms
     assert isinstance(kind, Tumbling | Hopping | Sliding)
-    first, end_of = b"d" if isinstance(kind, Sliding) else b"w", kind.end_of
-    return lambda k, raw: (end_of(read_time(k)) - 1 + grace_ms, order, k[_HEAD:]) if k[:1] == first else None
+    is_sliding, end_of = isinstance(kind, Sliding), kind.end_of
+
+    def closes_at(k: bytes, raw: bytes) -> Place | None:
+        if not (sliding_form.is_shown_index(k, raw) if is_sliding else k[:1] == b"w"):
+            return None
+        return end_of(read_time(k)) - 1 + grace_ms, order, k[_HEAD:]
+
+    return closes_at
 
 
 def _alone(join: JoinDef, entry: bytes) -> Place | None:

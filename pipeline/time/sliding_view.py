@@ -1,8 +1,9 @@
 """Sliding windows of a task: for each key the windows that end at one of its records, and those that begin right after one.
 
 One rule (KIP-450): what a window holds when it comes to be is what another window of the key held, so it costs by records
-and not by milliseconds. A window reaches from its start to `difference` later, both included. Stored: `s` + key with its
-length + start -> time of the last record in it + value, and for the order in which they close `d` + start + key -> nothing.
+and not by milliseconds. A window reaches from its start to `difference` later, both included. A record whose own window has
+closed leaves no window that ends at it, so it goes, besides, into the one that is the next to close, whether there is such a
+window or not: hidden, for what later ones take over. How they lie in the store: `sliding_form`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 from pipeline.errors import CodecError
 from pipeline.tables.expiry import BEFORE_ALL_MS
 from pipeline.tables.table import StoreView, TableSpec
+from pipeline.time import sliding_form as form
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, HoppingTable
@@ -26,23 +28,21 @@ from pipeline.time.windows import Sliding
 
 K = TypeVar("K")
 V = TypeVar("V")
-_WINDOW, _AFTER_WINDOWS = b"s", b"t"
-_START, _AFTER_STARTS = b"d", b"e"
 _HEAD = 1 + TIME_BYTES
-_LENGTH_BYTES = 4
 _KNOWN_KEYS = 10_000
 
-Bounds = tuple[int, int]  # the start of a window, and the time of the last record in it
+Bounds = tuple[int, int, bool]  # the start of a window, the time of the last record in it, and whether it is hidden
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What a record of a key and time means for its windows: those that hold it, by start, with what they held before;
-    and the one that begins right after it, where that comes to be."""
+    the one that begins right after it, where that comes to be; and which of those that hold it is hidden."""
 
     windows: dict[int, bytes | None]
     last_ms: dict[int, int]
     after: tuple[int, int, bytes] | None  # start, time of the last record in it, value
+    hidden: int | None = None
 
 
 class SlidingView(WindowsView[K, V]):
@@ -67,8 +67,8 @@ class SlidingView(WindowsView[K, V]):
         self._kept_ms = max(self.retain_ms, self.grace_ms + self.windows.longest_ms)
         self._plans: dict[tuple[bytes, int], _Plan] = {}
         first = max(0, position.time_ms - self.grace_ms - self.windows.longest_ms)
-        self.closing = DueIndex(self.scan, self._is_open_entry, _START + time_bytes(first), _AFTER_STARTS)
-        self._old = DueIndex(self.scan, self.is_stored, _START, _AFTER_STARTS)
+        self.closing = DueIndex(self.scan, self._is_open_entry, form.START + time_bytes(first), form.AFTER_STARTS)
+        self._old = DueIndex(self.scan, self.is_stored, form.START, form.AFTER_STARTS)
 
     @property
     def argument(self) -> HoppingTable[K, V]:
@@ -83,37 +83,55 @@ class SlidingView(WindowsView[K, V]):
     def undone(self) -> None:
         super().undone()
         self._by_key.clear()
-        self._waiting = self.waiting_by_head(_WINDOW, TIME_BYTES)
+        self._waiting = self.waiting_by_head(form.WINDOW, TIME_BYTES)
 
     def is_late(self, key: Any, timestamp_ms: int) -> bool:
         try:
             data = self.keys_spec.encode_key(key)
         except CodecError:
             return not self.is_open(timestamp_ms)  # the last window that a record of this time may be in
-        return not any(self.is_open(start) for start in self._planned(data, timestamp_ms).windows)
+        plan = self._planned(data, timestamp_ms)
+        return not any(self.is_open(start) for start in plan.windows if start != plan.hidden)
+
+    def starts_of_call(self) -> list[int]:
+        """The open windows that hold the call's record, the earliest first, and with them the hidden one."""
+        at_ms = self.time_of_call()
+        plan = self._plan_of_call(at_ms)
+        found = [
+            start for start in (self.windows.starts(at_ms) if plan is None else plan.windows) if self.is_open(start)
+        ]
+        is_taken = any(plan is None or start != plan.hidden for start in found)
+        return sorted(found) if is_taken else []
 
     def starts_at(self, timestamp_ms: int) -> list[int]:
-        """The windows that hold a record of the call's key and of this time, the earliest first."""
+        """The windows that would hold a record of the call's key and of another time, the earliest first. What is not retained is
+        not among them, whether it is still in the store or not."""
+        plan = self._plan_of_call(timestamp_ms)
+        starts = self.windows.starts(timestamp_ms) if plan is None else plan.windows.keys() - {plan.hidden}
+        return sorted(start for start in starts if not self.is_forgotten(start))
+
+    def _plan_of_call(self, at_ms: int) -> _Plan | None:
+        """None of a call without a record, as in a test of a function alone."""
         try:
-            data = self.keys_spec.encode_key(self.record_key)
-        except CodecError:  # a call without a record, as in a test of a function alone
-            return self.windows.starts(timestamp_ms)
-        return sorted(self._plan(data, timestamp_ms).windows)
+            return self._plan(self.keys_spec.encode_key(self.record_key), at_ms)
+        except CodecError:
+            return None
 
     # the windows of a key
 
     def _bounds(self, data: bytes) -> list[Bounds]:
         found = self._by_key.get(data)
         if found is None:
-            head = _head(data)
+            head = form.head(data)
             pairs = self.stored_under(head, self._waiting.get(head, ()))
-            found = [(read_time(k, len(head)), read_time(raw, 0)) for k, raw in pairs]
+            found = [(read_time(k, len(head)), form.last_ms_of(raw), form.is_hidden(raw)) for k, raw in pairs]
             self._by_key[data] = found
         return found
 
     def _value(self, data: bytes, start: int) -> bytes | None:
-        raw = super()._stored(_head(data) + time_bytes(start))
-        return None if raw is None else raw[TIME_BYTES:]
+        """Of a hidden one, too."""
+        raw = super()._stored(form.head(data) + time_bytes(start))
+        return None if raw is None else form.value_of(raw)
 
     def _plan(self, data: bytes, at_ms: int) -> _Plan:
         plan = self._plans.get((data, at_ms))
@@ -124,30 +142,66 @@ class SlidingView(WindowsView[K, V]):
     def _planned(self, data: bytes, at_ms: int) -> _Plan:
         """See KIP-450: the windows around a time, in order, say which others come to be, and with what in them."""
         size = self.windows.difference_ms
-        all_bounds = self._bounds(data)
-        first = bisect_left(all_bounds, (max(0, at_ms - 2 * size), -1))
-        near = [one for one in all_bounds[first:] if one[0] <= at_ms + 1]
+        near = self._near(data, at_ms)
         holding = [one for one in near if one[0] <= at_ms <= one[0] + size]
-        starts = {start for start, _ in near}
-        windows = {start: self._value(data, start) for start, _ in holding}
-        last_ms = {start: max(last, at_ms) for start, last in holding}
-        before = max((last for start, last in near if start <= at_ms and last < at_ms), default=None)
+        starts = {start for start, _, is_hidden in near if not is_hidden}
+        windows = {start: self._value(data, start) for start, _, is_hidden in holding if not is_hidden}
+        last_ms = {start: max(last, at_ms) for start, last, is_hidden in holding if not is_hidden}
+        before = _last_before(near, at_ms)
         left = max(0, at_ms - size)
         if left not in starts:  # it ends at the record
-            ended = [start for start, _ in near if start + size < at_ms]
-            holds_more = before is not None and before >= left
-            windows[left] = self._value(data, ended[-1]) if ended and holds_more else None
+            windows[left] = self._taken_over(data, near, at_ms, before)
             last_ms[left] = at_ms
         if before is not None and before + 1 not in starts and at_ms <= before + 1 + size and before + 1 != left:
-            windows[before + 1] = None  # it begins right after the record before
-            last_ms[before + 1] = at_ms
-        after: tuple[int, int, bytes] | None = None
-        reaching = [one for one in holding if one[0] + size > at_ms]
-        if at_ms + 1 not in starts and reaching and reaching[-1][1] > at_ms:
-            value = self._value(data, reaching[-1][0])
-            if value is not None:
-                after = (at_ms + 1, reaching[-1][1], value)
-        return _Plan(windows, last_ms, after)
+            # It begins right after the record before, and was hidden or was not there.
+            hidden = [last for start, last, _ in near if start == before + 1]
+            windows[before + 1] = self._value(data, before + 1) if hidden else None
+            last_ms[before + 1] = max([at_ms, *hidden])
+        closes_next = self._first_open_end()
+        kept = closes_next - size
+        hidden_start: int | None = None
+        if left < kept <= at_ms and kept not in windows:
+            near_end = self._near(data, closes_next)
+            last = _last_before(near_end, closes_next)
+            windows[kept] = self._taken_over(data, near_end, closes_next, last)
+            last_ms[kept] = max(at_ms, last or 0)
+            hidden_start = kept
+        return _Plan(windows, last_ms, self._after(data, at_ms, starts, holding), hidden_start)
+
+    def _near(self, data: bytes, at_ms: int) -> list[Bounds]:
+        """The windows that may say what a record of a time means. Those that have expired say nothing, whether a commit has swept
+        them by now or not; no window that is open takes over what they hold."""
+        all_bounds = self._bounds(data)
+        reached_ms, reached_order, _ = self.position.reached
+        kept_from = reached_ms - self._kept_ms - self.windows.difference_ms + (reached_order >= self.order)
+        first = bisect_left(all_bounds, (max(kept_from, at_ms - 2 * self.windows.difference_ms, 0), -1, False))
+        return [one for one in all_bounds[first:] if one[0] <= at_ms + 1]
+
+    def _first_open_end(self) -> int:
+        """The last millisecond of the window that is the next to close."""
+        reached_ms, reached_order, _ = self.position.reached
+        return reached_ms - self.grace_ms + (reached_order >= self.order)
+
+    def _taken_over(self, data: bytes, near: list[Bounds], end_ms: int, last_ms: int | None) -> bytes | None:
+        """What the window that ends at a time holds when it comes to be. `last_ms`: of the last record before that time."""
+        start_ms = max(0, end_ms - self.windows.difference_ms)
+        if last_ms is None or last_ms < start_ms:
+            return None
+        ended: int | None = None
+        for start, *_ in near:
+            if start == start_ms:
+                return self._value(data, start)  # it was hidden
+            if start < end_ms - self.windows.difference_ms:
+                ended = start
+        return None if ended is None else self._value(data, ended)
+
+    def _after(self, data: bytes, at_ms: int, starts: set[int], holding: list[Bounds]) -> tuple[int, int, bytes] | None:
+        """The window that begins right after a record, with what it takes over of the last that reaches further."""
+        reaching = [one for one in holding if one[0] + self.windows.difference_ms > at_ms]
+        if at_ms + 1 in starts or not reaching or reaching[-1][1] <= at_ms:
+            return None
+        value = self._value(data, reaching[-1][0])
+        return None if value is None else (at_ms + 1, reaching[-1][1], value)
 
     # one call
 
@@ -168,7 +222,8 @@ class SlidingView(WindowsView[K, V]):
             planned = self._plan(data, self.at_ms).windows
             if start in planned:
                 return planned[start]
-        return self._value(data, start)
+        raw = super()._stored(form.head(data) + time_bytes(start))
+        return None if raw is None or form.is_hidden(raw) else form.value_of(raw)
 
     def _current(self, k: bytes) -> bytes | None:
         return self._stored(k)
@@ -185,7 +240,7 @@ class SlidingView(WindowsView[K, V]):
             around.append((max(0, self.at_ms - 2 * self.windows.difference_ms), self.at_ms + 2))
         found = {k[_HEAD:] for k in self._live if k.startswith(head)}
         for begin, end in around:
-            pairs = super()._merged(_START + time_bytes(begin), _START + time_bytes(end))
+            pairs = super()._merged(form.START + time_bytes(begin), form.START + time_bytes(end))
             found |= {k[_HEAD:] for k, raw in pairs if raw is not None}
         for data in sorted(found):
             if data >= first and (last is None or data < last):
@@ -198,29 +253,43 @@ class SlidingView(WindowsView[K, V]):
         for k, encoded in self._set.items():  # the same value, in a window that comes to be or has another record
             if k not in writes and self._present(k):
                 writes[k] = self._stored(k) if encoded is None else encoded
+        call = None if at_ms is None or not writes else self._plan_of_call(at_ms)
         for k, value in writes.items():
             start, data = read_time(k), k[_HEAD:]
             plan = None if at_ms is None else self._plan(data, at_ms)
             if value is None:
-                result[_head(data) + time_bytes(start)] = result[_START + time_bytes(start) + data] = None
+                result[form.head(data) + time_bytes(start)] = result[form.START + time_bytes(start) + data] = None
                 continue
             last = start if plan is None else plan.last_ms.get(start, start)
-            self._put(result, data, start, last, value)
+            hidden = call is not None and start == call.hidden and not self._is_shown(data, start)
+            self._put(result, data, start, last, value, hidden=hidden)
             after = plan.after if plan is not None else None
             if after is not None and self.is_open(after[0]):
                 self._put(result, data, *after)
         return result
 
-    def _put(self, result: dict[bytes, bytes | None], data: bytes, start: int, last_ms: int, value: bytes) -> None:
-        result[_head(data) + time_bytes(start)] = time_bytes(last_ms) + value
-        result[_START + time_bytes(start) + data] = b""
+    def _is_shown(self, data: bytes, start: int) -> bool:
+        return any(one[0] == start and not one[2] for one in self._bounds(data))
+
+    def _put(
+        self,
+        result: dict[bytes, bytes | None],
+        data: bytes,
+        start: int,
+        last_ms: int,
+        value: bytes,
+        *,
+        hidden: bool = False,
+    ) -> None:
+        result[form.head(data) + time_bytes(start)] = form.packed(last_ms, value, hidden=hidden)
+        result[form.START + time_bytes(start) + data] = form.HIDDEN if hidden else form.SHOWN
 
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
         if changes:
             self.layers.put(changes, timestamp_ms)
         self.forget()
         for k, raw in changes.items():
-            if not k.startswith(_START):
+            if not k.startswith(form.START):
                 self._note(k, raw)
             elif raw is not None:
                 if self.announces:
@@ -233,25 +302,24 @@ class SlidingView(WindowsView[K, V]):
 
     def _note(self, k: bytes, raw: bytes | None) -> None:
         """A stored window of a key has changed."""
-        data, start = k[1 + _LENGTH_BYTES : -TIME_BYTES], read_time(k, len(k) - TIME_BYTES)
+        data, start = form.id_of(k)
         kept = [one for one in self._bounds(data) if one[0] != start]
         if raw is not None:
-            insort(kept, (start, read_time(raw, 0)))
+            insort(kept, (start, form.last_ms_of(raw), form.is_hidden(raw)))
         self._by_key[data] = kept
 
     def mark_applied(self) -> None:
         super().mark_applied()
         if len(self._by_key) > _KNOWN_KEYS:
-            self._waiting = self.waiting_by_head(_WINDOW, TIME_BYTES)
-            self._by_key = {data: found for data, found in self._by_key.items() if _head(data) in self._waiting}
+            self._waiting = self.waiting_by_head(form.WINDOW, TIME_BYTES)
+            self._by_key = {data: found for data, found in self._by_key.items() if form.head(data) in self._waiting}
 
     def shown(self) -> Iterator[Any]:
         decode = self.keys_spec.key_codec.decode
-        for k, raw in self._merged(_WINDOW, _AFTER_WINDOWS):
-            start = read_time(k, len(k) - TIME_BYTES)
-            if raw is not None and not self.is_forgotten(start):
-                key = decode(k[1 + _LENGTH_BYTES : -TIME_BYTES])
-                yield (key, self.window(start)), self.spec.decode_value(raw[TIME_BYTES:])
+        for k, raw in self._merged(form.WINDOW, form.AFTER_WINDOWS):
+            data, start = form.id_of(k)
+            if raw is not None and not form.is_hidden(raw) and not self.is_forgotten(start):
+                yield (decode(data), self.window(start)), self.spec.decode_value(form.value_of(raw))
 
     # what closes and expires
 
@@ -266,7 +334,7 @@ class SlidingView(WindowsView[K, V]):
 
     def forget_expired(self) -> None:
         for index in self.forget_at_places(self._old, self._expires):
-            entry = _head(index[_HEAD:]) + index[1:_HEAD]
+            entry = form.head(index[_HEAD:]) + index[1:_HEAD]
             self._note(entry, None)
             self.layers.remember(index, None)
             self.layers.remember(entry, None)
@@ -277,12 +345,12 @@ class SlidingView(WindowsView[K, V]):
 
     def _is_open_entry(self, key: bytes) -> bool:
         place: Place = self._closes(key)
-        return place > self.position.reached and self.is_stored(key)
+        return place > self.position.reached and self._stored(key) == form.SHOWN
 
 
-def _head(data: bytes) -> bytes:
-    """What all windows of a key begin with."""
-    return _WINDOW + len(data).to_bytes(_LENGTH_BYTES, "big") + data
+def _last_before(near: list[Bounds], at_ms: int) -> int | None:
+    """The last record before a time."""
+    return max((last for start, last, _ in near if start <= at_ms and last < at_ms), default=None)
 
 
 class _AtRecord(AtTimes[K, V]):
@@ -294,9 +362,8 @@ class _AtRecord(AtTimes[K, V]):
         view, at_ms = self._view, self._timestamp_ms
         if at_ms is not None and at_ms < 0:
             return
-        for start_ms in view.starts_at(view.time_of_call() if at_ms is None else at_ms):
-            if at_ms is not None or view.is_open(start_ms):
-                yield OneWindow(view, start_ms)
+        for start_ms in view.starts_of_call() if at_ms is None else view.starts_at(at_ms):
+            yield OneWindow(view, start_ms)
 
     def at(self, timestamp_ms: int) -> HoppingTable[K, V]:
         return _AtRecord(self._view, super().at(timestamp_ms)._timestamp_ms)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """How the rows of a table lie in its store and changelog, for tools that have the app's description and no code of it.
 
 One rule: what is no row (an index, an older version, the table's own time) is None here, so tools show what the app has.
-What writes these forms is `window_view`, `session_form`, `sliding_view`, `timer_view` and `topic_view`.
+What writes these forms is `window_view`, `session_form`, `sliding_form`, `timer_view` and `topic_view`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.tables.table import after_prefix
-from pipeline.time import session_form
+from pipeline.time import session_form, sliding_form
 from pipeline.time.timed_view import TIME_BYTES, read_time, time_bytes
 from pipeline.time.windows import Hopping, Sliding, Tumbling
 
@@ -71,7 +71,9 @@ class StoredForm:
         if self.kind == "session":
             start_ms, _ = session_form.id_of(key)
             return StoredRow(session_form.key_of(key), start_ms, None if value is None else read_time(value, 0), rest)
-        user_key, at_ms = key[1 + _LENGTH_BYTES : -TIME_BYTES], read_time(key, len(key) - TIME_BYTES)
+        if value is not None and sliding_form.is_hidden(value):
+            return None
+        user_key, at_ms = sliding_form.id_of(key)
         return StoredRow(user_key, at_ms, self._end_of(at_ms), rest)
 
     def bounds(self, start: bytes, stop: bytes | None) -> tuple[bytes, bytes | None]:
