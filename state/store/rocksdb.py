@@ -101,6 +101,7 @@ def options(budget: Budget | None = None) -> Options:
     return chosen
 
 
+_LOOKS = 10  # at a store that its owner compacts meanwhile
 UNUSABLE = ("permission denied", "read-only file system", "not a directory")
 
 
@@ -379,6 +380,18 @@ def peek(path: Path) -> Peek:
     Raises StoreDamaged, DirectoryUnusable."""
     if not is_there(path):
         raise StoreDamaged(f"there is no store at {path}")
+    for _ in range(_LOOKS - 1):
+        try:
+            return _peeked(path)
+        except StoreDamaged as error:
+            if "no such file" not in str(error).lower():
+                raise
+    return _peeked(path)
+
+
+def _peeked(path: Path) -> Peek:
+    """Raises StoreDamaged, also where whoever has the store open removed files, with what they held in others, since the list of files
+    was read; DirectoryUnusable."""
     try:
         db = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only(False))
     except Exception as error:

@@ -157,3 +157,27 @@ def test_what_is_written_after_the_end_is_refused(store: BufferedStore) -> None:
     store.close()
     with pytest.raises(StateError, match="closed"):
         store.write({b"a": b"1"}, 1)
+
+
+def test_a_look_beside_its_owner_finds_it_whole(store: BufferedStore) -> None:
+    """Four flushes and RocksDB merges their files, and removes them: a look that had read their names took the store for damaged."""
+    store.write({b"a": b"0"}, 1)
+    store.flush()
+    done = threading.Event()
+
+    def flushing() -> None:
+        for number in range(2, 300):
+            store.write({b"a": b"%d" % number}, number)
+            store.flush()
+        done.set()
+
+    thread = threading.Thread(target=flushing)
+    thread.start()
+    seen = 0
+    try:
+        while not done.is_set():
+            seen = max(seen, (found := peek(store.path)).offset)
+            assert found.offset >= 1
+    finally:
+        thread.join()
+    assert seen > 1
