@@ -324,7 +324,7 @@ class TaskProcess:
             self.answering.refuse(topic, raw, too_far, too_far.moving_no_time(raw))
             return
         answering = self.answering
-        answering.under_way = None
+        answering.under_way, answering.record = None, None if self._passing is None else (topic, raw)
         if self._unit == RECORD:
             effects.begin()
         try:

@@ -34,6 +34,7 @@ class Answering:
         self._unit = unit
         self.lost: tuple[str, int, Collection[str], Exception] | None = None  # calls of one record that are not made
         self.under_way: str | None = None  # of several that read a record the one that is called
+        self.record: tuple[str, RawRecord] | None = None  # that is called, in a run that may be made in parts
         self.batch: Sequence[Arrived] = ()  # of which the call under way is, where it is of what waited for it
         self.note: Callable[[str], None] | None = None  # is given its name before, while calls are noted
 
@@ -88,5 +89,5 @@ class Answering:
 
     def run_ended(self) -> None:
         """What is not to be called is for one run."""
-        self.under_way = self.lost = None
+        self.under_way = self.record = self.lost = None
         self.batch = ()

@@ -160,3 +160,27 @@ def test_a_batch_that_is_called_within_a_turn_is_named_with_its_last_record() ->
         (2, False, "orders", 1, ("order",), f"the call of order with {of_two} in task 0_0"),
         (1, True, "orders", 2, ("order",), f"the call of order with {of_one} in task 0_0"),
     ]
+
+
+def test_a_call_behind_a_close_is_named_with_its_own_record() -> None:
+    """Where time passes a run with batches is made in parts, and each counted its records from the beginning of the run."""
+    found: list[Any] = []
+    app = App("shop", partitions=1)
+    pays, orders = app.topic("pays", key=str, value=int), app.topic("orders", key=str, value=int)
+    sums = app.table("sums", key=str, value=int, default=int, window=Tumbling(2 * MS))
+
+    @app.processor(pays, sums)
+    def pay(pay: Any, sums: Any) -> None:
+        at = blame(turn)
+        found.append((at.topic, at.offset, at.processors, describe(turn)))
+
+    @app.processor(orders, sums, batch=True)
+    def order(orders: Any, sums: Any) -> None:
+        for order in orders:
+            sums.at(order.timestamp_ms)[order.key] += 1
+
+    (part,) = app.topology().subtopologies
+    process = TaskProcess(app, part, 0, {name: DictStore() for name in part.tables}, {})
+    turn = Turn("0_0", process, records_of(app, [("orders", b"x", 1), ("orders", b"x", 1)] * 2 + [("pays", b"x", 1)]))
+    process.run(turn.records)
+    assert found == [("pays", 0, ("pay",), "the call of pay with pays-0@0 in task 0_0")]

@@ -82,7 +82,7 @@ def blame(turn: Turn, reason: str = "") -> Blame:
     process = turn.process
     if process.due_calls is not None and (call := process.due_calls.under_way) is not None:
         return due_blame(turn.scope, process.partition, call, reason)
-    topic, record = turn.records[min(process.finished, len(turn.records) - 1)]
+    topic, record = process.answering.record or turn.records[min(process.finished, len(turn.records) - 1)]
     if batch := process.answering.batch:  # it may be called before all records of the turn are read
         topic, record, _ = batch[-1]
     name = process.answering.under_way
