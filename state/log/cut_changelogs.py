@@ -23,12 +23,14 @@ STARTS = MetadataKind("changelog-starts", under_lease=True)
 
 class Taken(msgspec.Struct, frozen=True):
     """How the topic of this id was taken as it is, by partition: with which beginnings; up to where the store had its changelog
-    whose entries were written back; and where the changelog ended before any were, until the app has gone on."""
+    whose entries were written back; and where the changelog ended before any were, until the app has gone on; `time`: the name of
+    the time that this was done, while the ids that the app ran on are not forgotten."""
 
     topic_id: str = ""
     starts: dict[int, int] = {}
     stores: dict[int, int] = {}
     ends: dict[int, int] = {}
+    time: str = ""
 
 
 _NOTHING = Taken()

@@ -187,6 +187,20 @@ async def test_of_stores_on_several_machines_the_one_with_most_counts(
     assert await place.log.ends([place.changelog]) == before
 
 
+async def test_one_that_is_cut_off_half_way_hides_no_store_of_another_machine(place: Place, tmp_path: Path) -> None:
+    """It was cut off once what it wrote was written: on the next machine that was taken for the work of a start since."""
+    await place.fill(tmp_path / "few", {b"0": b"1", b"1": b"1", b"2": b"1"}, 3)
+    await place.fill(tmp_path / "all", KEYS, 5)
+    await place.cut(5)
+    application, topic = place.prepared.app.id, place.prepared.topics[place.changelog.topic]
+    described = json.loads(await place.log.metadata(application, DESCRIPTION, "app") or b"")
+    lease = await place.log.acquire(application, "a test", "", await place.log.lease(application))
+    assert lease is not None
+    assert await take_as_it_is(place.log, lease, described, topic, tmp_path / "few" / application) == 3
+    assert await place.take(tmp_path / "all", starts=False) > 0
+    assert await place.restored() == KEYS
+
+
 async def test_nothing_is_written_back_to_a_changelog_that_is_whole(place: Place) -> None:
     await place.change(lambda store: store.write(KEYS, 5))
     assert await place.take() == 0 and await place.restored() == KEYS

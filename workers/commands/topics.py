@@ -29,6 +29,7 @@ from workers.fleet.held_lease import lease_held
 from workers.fleet.presence import is_looked_after
 from workers.log.written_back import take_as_it_is
 from workers.prepare import DESCRIPTION
+from workers.same_topics import TOPIC_IDS
 
 PARTITIONS_MAX = 10_000
 
@@ -123,8 +124,9 @@ async def _accept(args: Any) -> dict[str, Any]:
         described = await description(log, application)
         if await is_looked_after(log, application):
             raise RefusedBySafety(f"'{application}' runs; stop it first")
+        has_run = await log.metadata(application, TOPIC_IDS, args.topic) is not None
         written = await _written_back(log, described, args.topic, Path(state_dir(args, url)) / application)
-        known = await topic_identities.accept(log, application, args.topic)
+        known = await topic_identities.accept(log, application, args.topic) or has_run
         if not (known or args.topic in described["topics"] or _is_internal(described, args.topic)):
             raise WrongUse(
                 f"'{application}' has not run on a topic '{args.topic}'; name one as it is called in the log"

@@ -8,6 +8,7 @@ counts, in whatever order they are asked. While nothing runs, under the lease: `
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from workers.same_topics import TOPIC_IDS
 
 CHUNK = 1_000
 _WAIT_MS = 500
+_TAKING = b"is being taken: "  # in place of the id of a topic, which is no other's
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ async def take_as_it_is(
     if not tables or not any(starts.values()) or based is not None:
         return 0
     known = taken(await log.metadata_of(application, STARTS), topic)
-    has_started = await log.metadata(application, TOPIC_IDS, topic.name) is not None  # since it was taken before
+    ran_on = await log.metadata(application, TOPIC_IDS, topic.name)
+    time = _time_of(ran_on)
+    has_started = ran_on is not None and (not time or time != known.time)  # since it was taken before
     (table, facts), judge = tables[0], await left_stores(log, application, [topic.name])
     found: list[_Found] = []
     stores, first_ends = dict(known.stores), dict(known.ends)
@@ -80,8 +84,10 @@ async def take_as_it_is(
             left = await _keys(log, one, start, first_ends[one.number])
             before = await _keys(log, one, max(start, first_ends[one.number]), ends[one])
             found.append(_Found(one, best[2], left, before - left))
-        after = Taken(topic.topic_id, {one.number: start for one, start in starts.items() if start}, stores, first_ends)
-        if after == known:
+        time = time or (secrets.token_hex(8) if has_started else known.time)
+        begun = {one.number: start for one, start in starts.items() if start}
+        after = Taken(topic.topic_id, begun, stores, first_ends, time)
+        if msgspec.structs.replace(after, time=known.time) == known:
             return 0
         note = AppMetadata(application, STARTS, topic.name, msgspec.json.encode(after))
         counts: dict[Partition, int] = {}
@@ -94,11 +100,21 @@ async def take_as_it_is(
                     counts[one.partition] += len(chunk)
                     yield {one.partition: chunk}
 
+        # Until the ids that the app ran on are forgotten, behind what is written, it does not start; and who is cut off between the
+        # two is not taken for a start since, for which nothing would be written back any more.
+        if has_started:
+            await log.put_metadata(application, TOPIC_IDS, topic.name, _TAKING + time.encode())
         if not await log.seed_positions(lease, {}, {}, metadata=[note], parts=parts):
+            await log.put_metadata(application, TOPIC_IDS, topic.name, ran_on)
             raise RefusedBySafety(
                 f"'{application}' was begun meanwhile, and nothing was written; stop it, and run the command again"
             )
     return sum(counts.values())
+
+
+def _time_of(ran_on: bytes | None) -> str:
+    """At which time the topic is being taken, where that began."""
+    return ran_on.removeprefix(_TAKING).decode() if ran_on is not None and ran_on.startswith(_TAKING) else ""
 
 
 def _newest(
