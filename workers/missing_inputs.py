@@ -18,7 +18,7 @@ from orchestrator.errors import WrongUse
 from pipeline.errors import PipelineError
 from state.log.protocol import GroupLog
 from workers.kept_partitions import what_keeps_its_partitions
-from workers.prepare import DESCRIPTION, NUMBERING, Prepared, prepare
+from workers.prepare import DESCRIPTION, NUMBERING, Prepared, prepare, refuse_half_done
 from workers.renamed_tables import what_begins_empty
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ async def prepare_and_say(
 ) -> Prepared:
     """`prepare`, and what is to be said of it: of topics that are made or keep what they have, of tables that begin empty. Raises what
     `what_is_made` does."""
+    await refuse_half_done(log, app.id)
     lines = [
         await what_is_made(log, app, url, written),
         *await what_begins_empty(log, app),

@@ -23,7 +23,7 @@ from workers.commands.topic_rights import topics_of
 from workers.first_start import refuse_cut_off
 from workers.fleet.client import description, log_of
 from workers.log.logs import log_url, open_log
-from workers.prepare import prepare
+from workers.prepare import prepare, refuse_half_done
 from workers.renamed_tables import what_begins_empty
 
 INPUT, OUTPUT, BOTH, REKEY, CHANGELOG = "input", "output", "input, output", "re-key", "changelog"
@@ -116,6 +116,7 @@ async def _created(args: Any) -> dict[str, Any]:
     refuse_cut_off(url, app.id, args.state_dir)
     log: GroupLog = await open_log(url, create=True)
     try:
+        await refuse_half_done(log, app.id)
         before = await log.topics([*app.topology().topics])
         for line in await what_begins_empty(log, app):
             print(f"warning: {line}", file=sys.stderr)

@@ -26,6 +26,7 @@ from orchestrator.errors import RefusedBySafety
 from state.errors import LogReplaced, StateError
 from state.log.group_store import GroupStore
 from workers.connection.listening import places_in_fleet
+from workers.fleet import presence
 from workers.fleet.hosts import Handle, Host
 from workers.fleet.log_trouble import LogTrouble
 from workers.fleet.presence import FLEET, hold, is_here, named_of, names_taken, runs_elsewhere, started, this_process
@@ -113,8 +114,7 @@ class Fleet:
             )
 
     async def announce(self) -> None:
-        """Tell in the log that this fleet runs the application. Raises RefusedBySafety where another one does, with
-        state elsewhere: both would have an instance i1. Of two that start at one moment one is refused."""
+        """Notes in the log that this fleet runs the application. Raises RefusedBySafety where another one does, also of two at one moment."""
         while True:
             found = await self._log.metadata(self._base.application, FLEET, "fleet")
             self._refuse_another(json.loads(found) if found else {})
@@ -126,6 +126,7 @@ class Fleet:
                 return
 
     def _refuse_another(self, other: dict[str, Any]) -> None:
+        presence.refuse_beside_command(self._base.application, other)
         if other and other["pid"] != os.getpid() and other.get("started") and started(other["pid"]) == other["started"]:
             raise RefusedBySafety(
                 f"'{self._base.application}' is run already by process {other['pid']}, with state in "

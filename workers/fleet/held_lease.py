@@ -18,7 +18,7 @@ from orchestrator.coordinator.election import Election, Seen
 from orchestrator.errors import RefusedBySafety
 from state.errors import LeaseLost, LogUnavailable, StateError
 from state.log.group_store import GroupStore, Lease
-from workers.fleet.presence import FLEET, this_process
+from workers.fleet.presence import FLEET, FRESH_MS, is_fresh, is_here, named_of, this_process
 from workers.instance.ledger import give_back, is_given_back
 
 BEAT_S, GIVE_BACK_S = 0.5, 1.0
@@ -57,15 +57,40 @@ class Held:
 
 @asynccontextmanager
 async def start_refused(log: GroupStore, application: str, root: Path, command: str) -> AsyncIterator[None]:
-    """The fleet's place in the log is taken meanwhile, so that no fleet with state elsewhere starts. Raises RefusedBySafety."""
+    """The fleet's place in the log is taken meanwhile, so that no fleet and no named instance starts, on any machine. Raises
+    RefusedBySafety."""
+    process = {**this_process(), "command": command}
     seen = await log.metadata(application, FLEET, "fleet")
-    facts = {**this_process(), "state_dir": str(root), "instances": [], "after_leave": "", "at_ms": wall_ms()}
-    if not await log.replace_metadata(application, FLEET, "fleet", seen, json.dumps(facts).encode()):
+
+    async def take(before: bytes | None) -> bool:
+        facts = {**process, "state_dir": str(root), "instances": [], "after_leave": "", "at_ms": wall_ms()}
+        return await log.replace_metadata(application, FLEET, "fleet", before, json.dumps(facts).encode())
+
+    async def keep_fresh() -> None:
+        """Of a note that is old nobody on another machine knows whether its process is there."""
+        while True:
+            await asyncio.sleep(FRESH_MS / 4000)
+            with contextlib.suppress(StateError):
+                if (found := await own()) is not None:
+                    await take(found)
+
+    async def own() -> bytes | None:
+        found = await log.metadata(application, FLEET, "fleet")
+        return found if found is not None and process.items() <= json.loads(found).items() else None
+
+    if not await take(seen):
         raise RefusedBySafety(f"'{application}' is started at this moment; stop it, then run {command} again")
+    keeping = asyncio.create_task(keep_fresh())
     try:
+        notes = await named_of(log, application)
+        if named := sorted(name for name, note in notes.items() if is_here(note) or is_fresh(note)):
+            raise RefusedBySafety(f"'{application}' runs as {', '.join(named)}; stop it, then run {command} again")
         yield
     finally:
-        await log.put_metadata(application, FLEET, "fleet", None)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        if (found := await own()) is not None:
+            await log.replace_metadata(application, FLEET, "fleet", found, None)
 
 
 @asynccontextmanager

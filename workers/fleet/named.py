@@ -16,7 +16,17 @@ from orchestrator.errors import RefusedBySafety
 from state.log.group_store import GroupStore
 from workers.fleet.fleet import Elsewhere, Fleet
 from workers.fleet.hosts import Host
-from workers.fleet.presence import NAMED, fleet_of, hold, is_coordinating, is_fresh, is_here, is_running, this_process
+from workers.fleet.presence import (
+    NAMED,
+    fleet_of,
+    hold,
+    is_coordinating,
+    is_fresh,
+    is_here,
+    is_running,
+    refuse_beside_command,
+    this_process,
+)
 from workers.spec import InstanceSpec
 
 LOCK = "instance.lock"
@@ -44,6 +54,7 @@ class NamedInstance(Fleet):
         application = self._base.application
         while True:
             fleet = await fleet_of(self._log, application)
+            refuse_beside_command(application, fleet or {})
             if fleet is not None and is_here(fleet) and self._name in fleet["instances"]:
                 raise RefusedBySafety(self._refusal(f"in the fleet of process {fleet['pid']}"))
             found = await self._log.metadata(application, NAMED, self._name)
@@ -58,7 +69,12 @@ class NamedInstance(Fleet):
                 )
             self._note, self._before = self._facts([self._name]), found
             if await self._log.replace_metadata(application, NAMED, self._name, found, self._note):
-                return
+                break
+        try:  # a command that began meanwhile has looked for this name before, or is seen now
+            refuse_beside_command(application, await fleet_of(self._log, application) or {})
+        except RefusedBySafety:
+            await self._log.replace_metadata(application, NAMED, self._name, self._note, None)
+            raise
 
     def _refuse_another(self, other: dict[str, Any]) -> None:
         if other and is_here(other) and is_running(other) and other["pid"] != this_process()["pid"]:

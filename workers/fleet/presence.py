@@ -98,6 +98,16 @@ def is_fresh(facts: dict[str, Any]) -> bool:
     return bool(abs(wall_ms() - facts.get("at_ms", 0)) < FRESH_MS)
 
 
+def refuse_beside_command(application: str, note: dict[str, Any]) -> None:
+    """Raises RefusedBySafety where the note in a fleet's place is of a command that must be alone with the application."""
+    command = note.get("command")
+    if command and (is_running(note) if is_here(note) else is_fresh(note)):
+        where = f"process {note['pid']}" + ("" if is_here(note) else f" on {note['host']}")
+        raise RefusedBySafety(
+            f"`orchestrator {command}` is at work on '{application}' ({where}); start it once that has ended"
+        )
+
+
 async def runs_elsewhere(
     log: GroupStore,
     application: str,
