@@ -195,6 +195,7 @@ def _(change: ch.FenceConfirmed, group: GroupState) -> None:
         owner = group.owners.get(task)
         if owner is not None and owner.writer == change.transactional_id:
             group.postponed.pop(task, None)
+            group.retiring.pop(task, None)
             group.owners[task] = owner.without_writer(group.term)
     group.dirty = True
 
@@ -397,6 +398,9 @@ def _(change: ch.Stepped, group: GroupState) -> None:
     group.last_step_ms = change.now_ms
     if not change.pause_ms:
         return
+    group.started_ms += change.pause_ms
+    if group.first_join_ms is not None:
+        group.first_join_ms += change.pause_ms
     for member in group.members:
         _discount(member, change.pause_ms)
     for move in group.moves.values():

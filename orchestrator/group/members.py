@@ -155,7 +155,8 @@ class Member:
         if reports == self.complete:
             return False
         missing = [t for t in sent.active if t not in status.active and t not in status.released]
-        if missing or any(t not in status.copies and t not in status.active for t in sent.learners):
+        copies = (*sent.learners, *sent.standbys)
+        if missing or any(t not in status.copies and t not in status.active for t in copies):
             return True
         self.complete = reports
         return False

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from orchestrator.errors import RefusedBySafety, WrongUse
+from orchestrator.group.assignor_view import knows_end
 from orchestrator.group.state import GroupState
 from orchestrator.model import TaskId
 from orchestrator.names import counted, natural
@@ -159,7 +160,7 @@ def _ready_elsewhere(group: GroupState, task: TaskId, instance: str) -> bool:
         if (
             copy is not None
             and other.join_request.instance != instance
-            and copy.lag <= group.settings.acceptable_recovery_lag
+            and (copy.ready or (knows_end(copy) and copy.lag <= group.settings.acceptable_recovery_lag))
         ):
             return True
     return False

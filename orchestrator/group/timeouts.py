@@ -15,6 +15,8 @@ from orchestrator.group.members import Member, is_released
 from orchestrator.group.state import GroupState, Phase
 from orchestrator.model import TaskId
 
+STOOD_STILL_MS = 750  # a gap between two steps that a coordinator at work does not leave
+
 
 def watch(group: GroupState, now_ms: int) -> ch.Decisions:
     """Act on everything that is due now."""
@@ -40,10 +42,11 @@ def is_calm(group: GroupState, now_ms: int) -> bool:
 
 
 def pause_before(group: GroupState, now_ms: int) -> int:
-    """How long the coordinator itself stood still, in ms (a Tick comes several times a second): it could not receive from
-    its members, so that time does not count as their silence."""
+    """How long the coordinator itself stood still, in ms (a Tick comes at least twice a second): it could not receive from
+    its members, so that time does not count as their silence. Members are replaced after three heartbeats, or the grace, of which
+    one may have passed before it stood still."""
     gap_ms = now_ms - group.last_step_ms
-    return gap_ms if gap_ms > 2_000 and gap_ms > 3 * group.settings.heartbeat_ms else 0
+    return gap_ms if gap_ms > max(STOOD_STILL_MS, group.settings.heartbeat_ms) else 0
 
 
 def _watch_members(group: GroupState, now_ms: int) -> ch.Decisions:

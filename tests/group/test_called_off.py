@@ -160,6 +160,8 @@ def test_between_the_grace_and_the_tick_that_fences_nothing_is_planned() -> None
     settings = Settings(rejoin_grace_ms=2_000)
     group = Group(settings, map(Task, TASKS), [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS], term=2)
     group.step(ev.Joined(1, JoinRequest("S2", "S2", "1", "S2#1"), MemberStatus()), 100)
+    for at_ms in range(500, 2_000, 500):
+        group.step(ev.Tick(), at_ms)
     group.step(ev.Heartbeat(1, MemberStatus(term=2, disk={TASKS[0]: 5})), 2_050)
     assert not group.moves
     effects = group.step(ev.Tick(), 2_100)

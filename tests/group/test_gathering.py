@@ -161,6 +161,8 @@ def test_a_scale_down_is_not_done_before_a_leaver_that_is_not_back_is_fenced() -
     group.step(ev.Leaving("down", ("S2",), None, resumed=True), 0)
     group.step(ev.Joined(1, join_request("S1"), MemberStatus(active={TASKS[0]: 1})), 10)
     done = ev.OperationEnded("down", "done")
+    for at_ms in range(500, settings.rejoin_grace_ms, 500):
+        group.step(ev.Tick(), at_ms)
     assert done not in group.step(ev.Gathered(), settings.rejoin_grace_ms)
     effects = group.step(ev.Tick(), settings.rejoin_grace_ms)
     assert ev.Fence("S2#1") in effects and done not in effects
