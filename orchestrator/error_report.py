@@ -16,10 +16,14 @@ EXTRAS = {"pyspark": "spark", "py4j": "spark", "pyarrow": "spark", "pandas": "sp
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+class ReaderGone(BrokenPipeError):
+    """Standard output is a pipe whose other end was closed. Of any other pipe or connection it is a BrokenPipeError alone."""
+
+
 def is_unwritable(error: Exception) -> bool:
     """Whether it is the answer that could not be written; other files are named by their errors."""
     no_space = isinstance(error, OSError) and error.errno in NO_SPACE and error.filename is None
-    return no_space or isinstance(error, BrokenPipeError)
+    return no_space or isinstance(error, ReaderGone)
 
 
 def report(error: Exception) -> int:

@@ -2,7 +2,7 @@
 
 One rule: an error is one line on stderr, `error: what; where; what to do`, and an exit code of the table in cli.md;
 never a traceback of ours unless --debug is given. Errors are written by error_report.py. This module imports
-nothing but that, the table and the standard library.
+nothing but that, the table, its neighbours here and the standard library.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.cli import early, lost_signals
+from orchestrator.cli import early, lost_signals, standard_streams
 from orchestrator.cli.commands import COMMANDS, place_called
-from orchestrator.error_report import fail, is_unwritable, mute, report, written_out
+from orchestrator.error_report import ReaderGone, fail, is_unwritable, mute, report, written_out
 
 TERMINATED = 128 + signal.SIGTERM
 CO_COROUTINE, CO_ASYNC_GENERATOR = 0x80, 0x200  # of a code's flags, as `inspect` names them
@@ -38,19 +38,27 @@ def usage() -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Run a command and see its answer written; returns the exit code."""
-    return written_out(_written(argv))
+    try:
+        return written_out(_written(argv))
+    except SystemExit:
+        written_out(0)
+        raise
 
 
 def _written(argv: Sequence[str]) -> int:
     try:
         code = _run(argv)
-        print(end="", flush=True)
-        return code
     except OSError as error:
         if not is_unwritable(error):
             raise
         mute(1)  # the interpreter must not try again when it ends
-        return 0 if isinstance(error, BrokenPipeError) else report(error)
+        return 0 if isinstance(error, ReaderGone) else report(error)
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        mute(1)
+        return code if isinstance(error, BrokenPipeError) else code or report(error)
+    return code
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -129,6 +137,7 @@ def printable(word: str) -> str:
 def entry() -> None:
     """The console script."""
     _open_what_is_closed()
+    standard_streams.guard(*sys.argv[1:2] or [""])
     handle_signals()
     try:
         sys.exit(main(sys.argv[1:]))
