@@ -199,12 +199,13 @@ class StateDirectory:
                     shutil.rmtree(folder)
 
     def clean(self, keep: Collection[str], *, delay_ms: int, now_ms: int) -> list[str]:
-        """Remove the folders of tasks not in `keep` that are not locked and were not written for `delay_ms`. Raises
+        """Remove the folders of tasks not in `keep` that are not locked and were not written for `delay_ms`: without a
+        delay the lock alone decides, and not a clock that may have been set back since. Raises
         DirectoryUnusable of the first that cannot be removed, when the others are gone."""
         removed: list[str] = []
         problem: DirectoryUnusable | None = None
         for folder in self._folders():
-            if folder.name in keep or now_ms - _newest_ms(folder) < delay_ms:
+            if folder.name in keep or (delay_ms and now_ms - _newest_ms(folder) < delay_ms):
                 continue
             try:
                 with self.lock(folder.name), _clear(folder):

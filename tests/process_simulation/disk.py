@@ -295,7 +295,8 @@ class Directory:
         for task, paths in self._disk.tasks_of(self.path).items():
             newest = max(self._disk.tables[path].time_ms for path in paths)
             held = self._disk.locks.get(self.path / task)
-            if task in keep or now_ms - newest < delay_ms or (held is not None and held.state != DEAD):
+            is_young = delay_ms > 0 and now_ms - newest < delay_ms
+            if task in keep or is_young or (held is not None and held.state != DEAD):
                 continue
             lock = self.lock(task)
             self.wipe(task)

@@ -155,6 +155,14 @@ def test_cleaning_takes_only_what_is_stale_free_and_unwanted(directory: StateDir
     directory.lock("0_0").release()
 
 
+def test_what_is_free_is_removed_at_once_also_where_the_clock_was_set_back(directory: StateDirectory) -> None:
+    """`reset` removed nothing as long as a file's time lay ahead, and was refused each time."""
+    fill(directory, "0_0", "counts", 1)
+    now_ms = newest(directory.path)
+    assert directory.clean([], delay_ms=1, now_ms=now_ms - 3_600_000) == []
+    assert directory.clean([], delay_ms=0, now_ms=now_ms - 3_600_000) == ["0_0"]
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", "nul\0", "lock"])
 def test_names_that_are_no_folders_are_refused(directory: StateDirectory, tmp_path: Path, name: str) -> None:
     with pytest.raises(DirectoryUnusable, match="cannot be the name of a folder"):
