@@ -55,6 +55,8 @@ def checked_time(what: str, given: Any) -> int:
 def time_of_text(text: str) -> int:
     """A time as typed: milliseconds since 1970, or a date and time, in UTC where no offset is given. Raises ValueError."""
     if text.isdecimal():
+        if len(text.lstrip("0")) > len(str(LAST_MS)) or int(text) > LAST_MS:
+            raise ValueError(f"that is no time; the last one is {LAST_MS}, in milliseconds since 1970")
         return int(text)
     try:
         found = datetime.fromisoformat(text)

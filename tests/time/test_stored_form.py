@@ -112,3 +112,11 @@ def test_ranges_and_times_as_typed() -> None:
     assert time_of_text("1970-01-02") == 24 * HOUR_MS
     with pytest.raises(ValueError, match="neither milliseconds"):
         time_of_text("yesterday")
+    for digits in (
+        "99999999999999999999999",
+        str(1 << 63),
+        "9" * 5_000,
+    ):  # none takes 8 bytes: it was an internal error
+        with pytest.raises(ValueError, match="that is no time; the last one is 9223372036854775807"):
+            time_of_text(digits)
+    assert time_of_text(str((1 << 63) - 1)) == (1 << 63) - 1

@@ -16,7 +16,8 @@ from orchestrator.model import TaskId
 from state.log.memory import MemoryLog
 from tests.workers.test_direct_queries import Answering, client_of
 from workers.commands import query_place
-from workers.commands.query import query, report
+from workers.commands.query import NEWEST, query, report
+from workers.commands.query_windows import Range
 from workers.fleet.client import description
 from workers.prepare import prepare
 
@@ -45,13 +46,13 @@ def of_hours(app: App) -> Any:
     return app.table("balances", key=str, value=int, window=Tumbling(hours=1))
 
 
-async def asked(declare: Callable[[App], Any], answer: Answer) -> dict[str, Any]:
+async def asked(declare: Callable[[App], Any], answer: Answer, wanted: Range = NEWEST) -> dict[str, Any]:
     app = App("bank", partitions=2)
     app.processor(app.topic("payments", key=str, value=int), declare(app))(lambda payment, balances: None)
     log, instance = MemoryLog(markers=False), Restoring(answer)
     await prepare(log, app)
     async with client_of(log, instance, TASKS, Right.READ) as client:
-        return await query(client, await description(log, "bank"), "balances", "ann", log)
+        return await query(client, await description(log, "bank"), "balances", "ann", log, wanted)
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +95,19 @@ async def test_windows_that_were_read_before_the_restore_had_ended_are_known_to_
 
     facts = await asked(of_hours, answer)
     assert [one["value"] for one in facts["windows"]] == [2] and facts["restore_lag"] == 7
+
+
+async def test_windows_of_times_before_1970() -> None:
+    """`--from 1900-01-01` was an internal error; each window begins after it."""
+
+    def answer(wanted: Any) -> messages.Found | messages.Scanned:
+        if isinstance(wanted, messages.Lookup):
+            return messages.Found(wanted.id, None, "active", 0)
+        first = wanted.start == b"w" + bytes(8) + b"ann"
+        pairs = [(wanted.start, (1).to_bytes(8, "big"))] if first else []
+        return messages.Scanned(wanted.id, pairs, False, "active", 0)
+
+    facts = await asked(of_hours, answer, Range(first_ms=-2_208_988_800_000))
+    assert [one["start_ms"] for one in facts["windows"]] == [0]
+    for wanted in (Range(at_ms=-1), Range(until_ms=-1)):
+        assert not (await asked(of_hours, answer, wanted))["windows"]

@@ -98,7 +98,7 @@ async def _by_time(
     client: Client, form: StoredForm, task: str, table: str, key: bytes, wanted: Range
 ) -> tuple[list[StoredRow], dict[str, Any]]:
     """Seeks the key in one window after the other."""
-    start_ms = wanted.first_ms or 0
+    start_ms = max(0, wanted.first_ms or 0)  # no window begins before 1970
     if wanted.at_ms is not None:
         start_ms = form.earliest_start(wanted.at_ms)
     last_ms = wanted.at_ms if wanted.at_ms is not None else None if wanted.until_ms is None else wanted.until_ms - 1
