@@ -1,6 +1,6 @@
 """Where the pairs of a table go: lines on standard output, or a file of JSON lines or Parquet.
 
-One rule: a file is there whole or not at all: it is written under another name beside it, and renamed at the end.
+One rule: a file is there whole or not at all: part_file.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.time.stored_form import StoredRow
 from pipeline.values.json_values import shown
+from workers.commands.part_file import PartFile
 
 ENDINGS = (".jsonl", ".ndjson", ".parquet")
 ROWS = 10_000  # of a row group
@@ -55,7 +56,8 @@ class Lines:
         self._codecs = key_codec, value_codec
         self._has_bounds = has_bounds
         self._path = path
-        self._file = sys.stdout if path is None else _opened(path)
+        self._part = None if path is None else _part(path)
+        self._file = sys.stdout if self._part is None else self._part.path.open("w")
 
     def add(self, row: StoredRow) -> None:
         """Raises OrchestratorError where the file does not take it."""
@@ -74,17 +76,17 @@ class Lines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._path is None:
+        if self._path is None or self._part is None:
             self._file.flush()
             return
         try:
             self._file.close()
         except OSError as failed:
-            _end(self._path, keep=False)
+            _end(self._part, self._path, keep=False)
             if error is None:
                 raise _refused(self._path, failed) from failed
         else:
-            _end(self._path, keep=error is None)
+            _end(self._part, self._path, keep=error is None)
 
 
 class Parquet:
@@ -99,7 +101,7 @@ class Parquet:
             raise WrongUse(
                 "Parquet is written by pyarrow; install it with `pip install pyarrow`, or write .jsonl"
             ) from None
-        _opened(path).close()
+        self._part = _part(path)
         kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bytes": pa.binary()}
         kinds["custom"] = pa.binary()
         self._pa = pa
@@ -114,9 +116,9 @@ class Parquet:
         self._codecs = key_codec, value_codec
         self._path = path
         try:
-            self._writer = pq.ParquetWriter(_part(path), self._schema)
+            self._writer = pq.ParquetWriter(self._part.path, self._schema)
         except OSError as error:
-            _end(path, keep=False)
+            _end(self._part, path, keep=False)
             raise _refused(path, error) from error
         self._rows: list[list[Any]] = [[] for _ in self._schema]
 
@@ -158,7 +160,7 @@ class Parquet:
         finally:
             with contextlib.suppress(OSError):  # the first error is the one that says why
                 self._writer.close()
-            _end(self._path, keep=is_whole)
+            _end(self._part, self._path, keep=is_whole)
 
 
 def _cell(codec: str, data: bytes) -> Any:
@@ -167,26 +169,18 @@ def _cell(codec: str, data: bytes) -> Any:
     return shown(codec, data) if codec in ("str", "int", "float") else data.decode(errors="replace")
 
 
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
-
-
-def _opened(path: Path) -> Any:
+def _part(path: Path) -> PartFile:
     try:
-        return _part(path).open("w")
+        return PartFile(path)
     except OSError as error:
         raise WrongUse(f"--out {path} cannot be written ({error.strerror}); name another file") from None
 
 
-def _end(path: Path, *, keep: bool) -> None:
+def _end(part: PartFile, path: Path, *, keep: bool) -> None:
     try:
-        if keep:
-            _part(path).replace(path)
+        part.end(keep=keep)
     except OSError as error:
         raise _refused(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            _part(path).unlink()
 
 
 def _refused(path: Path, error: OSError) -> OrchestratorError:
