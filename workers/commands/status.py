@@ -14,6 +14,7 @@ from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import RefusedBySafety
 from orchestrator.names import counted
+from state.errors import LogUnavailable
 from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE, GroupLog, Log, Partition
 from workers.commands.show import show_json, table
 from workers.fleet.client import Client, client_of, description
@@ -124,7 +125,7 @@ async def watch(args: Any) -> None:
         while True:
             try:
                 facts = await _look(application, log, client)
-            except RefusedBySafety as error:
+            except (RefusedBySafety, LogUnavailable) as error:
                 if not begun:
                     raise
                 print(f"warning: {error}; it is looked for again", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import some_time, whole_number
-from state.errors import LogMissing, LogUnusable
+from state.errors import LogMissing, LogUnavailable, LogUnusable
 from state.log.group_store import GroupStore
 from workers.commands.show import show_json
 from workers.connection.credentials import NoSecret
@@ -56,15 +56,22 @@ def run(argv: list[str]) -> int:
 async def _unknown(args: Any, *, may_be_made: bool) -> str:
     """Raises WrongUse for an application that an embedded log does not know, and which is not being started by a fleet. A
     cluster does not show that: another machine may be starting it. Returns the reason to print at the timeout, or "".
-    `may_be_made`: so may a fleet here that has just begun."""
-    async with log_of(args) as (application, log, url):
-        if not await may_be_looked_after(log, application):
-            try:
-                await description(log, application)
-            except WrongUse as error:
-                if log_path(url) is not None and not may_be_made:
-                    raise
-                return str(error)
+    `may_be_made`: so may a fleet here that has just begun. Neither does a log show it that cannot be read now."""
+    try:
+        async with log_of(args) as (application, log, url):
+            if not await may_be_looked_after(log, application):
+                try:
+                    await description(log, application)
+                except WrongUse as error:
+                    if log_path(url) is not None and not may_be_made:
+                        raise
+                    return str(error)
+    except (LogMissing, NoLog, LogUnavailable) as error:
+        return str(error)
+    except LogUnusable as error:
+        if not may_be_made:
+            raise
+        return str(error)
     return ""
 
 
@@ -101,7 +108,12 @@ async def _wait(args: Any) -> dict[str, Any]:
                     if monotonic_s() > deadline:
                         break
                     await asyncio.sleep(POLL_S)
-        except (LogMissing, NoLog, NoSecret) as error:
+        except (
+            LogMissing,
+            NoLog,
+            NoSecret,
+            LogUnavailable,
+        ) as error:  # brokers may be started now, or be away for a moment
             seen, making = str(error), monotonic_s() + MAKING_S
         except NotTrusted:
             raise
