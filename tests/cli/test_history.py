@@ -46,6 +46,8 @@ def test_where_the_state_was_found_above(console: Console) -> None:
     assert console.end(run) == 0
     deeper = console.folder / "deeper"
     deeper.mkdir()
+    rows = read_journals(console.folder / ".orchestrator/state/bank")
+    assert len({row["log_id"] for row in rows if row["what"] in ("started", "handed over")}) == 1
     shown = console("history", "bank", cwd=deeper)
     assert shown.code == 0 and "i2 -> i1" in shown.out and "i1  started, process" in shown.out, shown
     assert "leaves, scale-down" in shown.out
@@ -115,6 +117,43 @@ def test_how_long_a_copy_was_kept_is_no_part_of_its_restore() -> None:
     assert line(event).endswith("7 offsets restored from empty, ready after 90 ms, a copy for 1.5 min from then on")
     [event] = events([{**start, "restored_from": 3, "position": 10, "level_ms": 90, "opened_ms": 118}])
     assert line(event).endswith("7 offsets restored from empty, ready after 90 ms")
+
+
+def lines_of(log: str, begun_ms: int, *owners: str) -> list[dict[str, Any]]:
+    """What a task's owners and its coordinator write, in a log whose name lines have or, of an older version, have not."""
+    rows: list[dict[str, Any]] = []
+    always = {"task": "0_0", **({"log_id": log} if log else {})}
+    known = {"source": "empty", "restored_from": 0, "opened_ms": 1, "why": "balance", "pause_ms": 1}
+    for epoch, (before, owner) in enumerate(zip(("", *owners), owners, strict=False), 1):
+        now_ms, row = begun_ms + 1_000 * epoch, {**always, **known, "epoch": epoch}
+        if before:
+            row |= {"from": before, "to": owner, "gap_ms": None}
+            rows.append({"at_ms": now_ms, **row, "what": "handed over", "instance": "i1"})
+        rows.append({"at_ms": now_ms, **row, "what": "started", "instance": owner, "position": begun_ms + epoch})
+        if before:
+            rows.append({"at_ms": now_ms + 500, **row, "what": "handed over", "instance": "i1", "gap_ms": 9})
+    return rows
+
+
+@pytest.mark.parametrize("logs", [("a", "b"), ("", ""), ("", "b"), ("b", "")])
+@pytest.mark.parametrize(
+    "others", [("i1", "i2"), ("i3", "i4"), ("i1",), ("i2", "i1", "i2")], ids=lambda owners: "-".join(owners)
+)
+def test_lines_of_two_logs_are_no_event_of_one(logs: tuple[str, str], others: tuple[str, ...]) -> None:
+    """In a log that was replaced or copied epochs begin anew: what came to pass there had the time of what was before."""
+    rows = [lines_of(logs[0], 0, "i1", "i2", "i1"), lines_of(logs[1], 1_000_000, *others)]
+    apart = [event for one in rows for event in events(one)]
+    assert len(apart) == 3 + len(others) and events([row for one in rows for row in one]) == apart
+
+
+def test_a_log_that_was_replaced_before_the_first_line_of_it_here() -> None:
+    """Its first epoch was another machine's."""
+    before, after = lines_of("", 0, "i1", "i2"), lines_of("", 1_000_000, "i5", "i3")[1:]
+    assert [(event["what"], event["to"], event["at_ms"]) for event in events(before + after)] == [
+        ("started", "i1", 1_000),
+        ("moved", "i2", 2_000),
+        ("moved", "i3", 1_002_000),
+    ]
 
 
 def test_what_is_no_line_of_a_journal_is_left_out(tmp_path: Path) -> None:

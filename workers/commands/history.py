@@ -5,6 +5,7 @@ One rule: it reads files, and asks neither the log nor the group: it works while
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,47 @@ def _state(args: Any, application: str) -> Path:
     return Path(state_dir(args, url))
 
 
+class _Life:
+    """Which log the lines of a task are of: in another one its epochs begin anew. Lines name their log; those of older versions
+    do not, and there the order of epochs and the instances tell."""
+
+    def __init__(self) -> None:
+        self._number, self._log_id = 0, ""
+        self._starts: dict[int, str] = {}  # by epoch: the instance
+        self._moves: dict[int, tuple[str, str]] = {}
+
+    def of(self, row: Mapping[str, Any]) -> int:
+        """The number of the life that a line is of; they come in order of time."""
+        epoch, log_id = int(row["epoch"]), row.get("log_id", "")
+        if not self._fits(row, epoch, log_id):
+            self._number, self._log_id, self._starts, self._moves = self._number + 1, "", {}, {}
+        self._log_id = log_id or self._log_id
+        if row["what"] == "started":
+            self._starts[epoch] = row["instance"]
+        else:
+            self._moves[epoch] = row["from"], row["to"]
+        return self._number
+
+    def _fits(self, row: Mapping[str, Any], epoch: int, log_id: str) -> bool:
+        if log_id and self._log_id:
+            return log_id == self._log_id
+        if row["what"] == "started":
+            move = self._moves.get(epoch)
+            return epoch > max(self._starts, default=-1) and (move is None or move[1] == row["instance"])
+        ends = row["from"], row["to"]
+        return self._moves.get(epoch, ends) == ends and self._starts.get(epoch, row["to"]) == row["to"]
+
+
 def events(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What happened, oldest first. A move is one event, of the coordinator's lines of it (the last one knows the most) and the
     new owner's; a start without a move is one of its own: a task without an owner before, or a coordinator elsewhere."""
     found: list[dict[str, Any]] = []
-    moved: dict[tuple[str, int], dict[str, Any]] = {}
-    started: dict[tuple[str, int], Mapping[str, Any]] = {}
+    moved: dict[tuple[str, int, int], dict[str, Any]] = {}
+    started: dict[tuple[str, int, int], Mapping[str, Any]] = {}
+    lives: defaultdict[str, _Life] = defaultdict(_Life)
     for row in rows:
-        key = str(row.get("task")), int(row.get("epoch", 0))
+        if row["what"] in ("started", "handed over"):
+            key = row["task"], int(row["epoch"]), lives[row["task"]].of(row)
         match row["what"]:
             case "started":
                 started[key] = row
@@ -79,7 +113,7 @@ def events(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         event.update(_restored(started.get(key)))
     for key, row in started.items():
         if key not in moved:
-            task, epoch = key
+            task, epoch, _ = key
             event = {"at_ms": row["at_ms"], "what": "started", "task": task, "epoch": epoch, "to": row["instance"]}
             found.append({**event, **_restored(row)})
     return sorted(found, key=lambda event: int(event["at_ms"]))

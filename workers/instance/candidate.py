@@ -228,7 +228,13 @@ class Candidate:
 
     def _handed_over(self, move: HandedOver, known: HandedOver | None, why: str) -> None:
         """Counts a hand-over once, and its times when they are known first; the journal has a line each time."""
-        facts = {"from": move.source, "to": move.target, "gap_ms": move.gap_ms, "pause_ms": move.pause_ms}
+        facts = {
+            "log_id": self._log.log_id,
+            "from": move.source,
+            "to": move.target,
+            "gap_ms": move.gap_ms,
+            "pause_ms": move.pause_ms,
+        }
         self._note("handed over", task=str(move.task), epoch=move.epoch, why=why, **facts)
         if known is None:
             self._measures.add(HAND_OVERS, 1)

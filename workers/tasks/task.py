@@ -284,13 +284,13 @@ class TaskRun:
 
     def _report_started(self, *, again: bool) -> None:
         if not again:  # one that goes on after a halt started when it was given the task
-            known = {
+            known: dict[str, Any] = {
                 "position": self.position(),
                 "level_ms": self.level_ms,
                 "opened_ms": monotonic_ms() - self.opened_ms,
             }
-            how = {**origins(self.stores), "restored_from": self.restored_from, **known}
-            self.worker.journal.write("started", task=self.scope, epoch=self.epoch, **how)
+            known |= {"log_id": self.worker.log.log_id, "restored_from": self.restored_from}
+            self.worker.journal.write("started", task=self.scope, epoch=self.epoch, **origins(self.stores), **known)
         self.worker.event(Progress(self.id, self.position(), self.position()))
         self.worker.event(Started(self.id, self.worker.surroundings.wall_ms(), self.from_ms, self.awaited))
 
