@@ -397,7 +397,7 @@ class SqliteLog:
             removed += done
             position = rows[-1].next
         made = compaction.with_pass(passes, compaction.Pass(through, self._time.now_ms()), retention_ms)
-        if made != passes:
+        if made != passes and self._time.is_sure():
             await self._write(partial(self._upkeep.compacted, part, made))
         return Compacted(removed, count - removed)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sqlite3
 from collections.abc import Collection
 from pathlib import Path
@@ -29,7 +30,9 @@ def backup(source: Path, target: Path, forget: Collection[MetadataKind] = ()) ->
         raise _refused(target, "that is a folder")
     if os.path.lexists(target):
         raise _taken(target)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    unfinished = target.with_name(
+        f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
+    )  # pids come again, in containers at once
     connection = connect(source, create=False, synchronous="NORMAL", busy_timeout_ms=BUSY_MS)
     try:
         prepare(connection, source, create=False, busy_timeout_ms=BUSY_MS)

@@ -7,7 +7,7 @@ Asked by state/log/sqlite.py.
 from __future__ import annotations
 
 from state.clocks import monotonic_s, wall_ms
-from state.steady_clock import SteadyClock
+from state.steady_clock import STEP_MS, SteadyClock
 
 LASTS_S = 300.0  # some rounds of upkeep
 
@@ -26,3 +26,7 @@ class LogTime:
         now_ms = self._clock.wall_ms()
         is_likely = not self._newest_ms or self._clock.is_likely(now_ms, self._newest_ms)
         return now_ms if is_likely else self._newest_ms
+
+    def is_sure(self) -> bool:
+        """Whether that is what the wall clock shows: what is done now may be noted with it. An earlier time makes old of it what is new."""
+        return wall_ms() - self.now_ms() <= STEP_MS

@@ -653,3 +653,11 @@ async def test_a_first_start_on_a_full_disk_says_so(small: Path, pages: int) -> 
         filler.write(bytes((16 << 20) - pages * 4096))
     with pytest.raises(LogFull, match="has no space left to grow: free some space on its disk"):
         await open_sqlite(small / "log.db", create=True)
+
+
+async def test_a_backup_is_made_beside_what_a_killed_one_of_its_pid_left(tmp_path: Path) -> None:
+    """In a container each process may have the number of the one before."""
+    await (await made(tmp_path / "log.db")).close()
+    (left := tmp_path / f".copy.db.{os.getpid()}.part").write_bytes(b"a part")
+    backup(tmp_path / "log.db", tmp_path / "copy.db")
+    assert problems(tmp_path / "copy.db") == [] and left.exists()

@@ -108,3 +108,23 @@ async def test_retention_waits_for_a_clock_that_went_ahead_or_began_ahead(tmp_pa
     clocks.passed_s = LASTS_S + 1
     assert await log.expired([EVENTS]) == {EVENTS: 1}
     await log.close()
+
+
+async def test_deletions_that_are_compacted_when_a_log_that_rested_is_opened_stay_as_long_as_any(
+    tmp_path: Path, clocks: Clocks
+) -> None:
+    """Until the clock is believed the time is that of the newest record: noted with it, the compaction was old a minute later."""
+    log = await made(tmp_path / "log.db")
+    await log.append({CHANGES: [NewRecord(b"a", None, 0)]})
+    await log.close()
+    clocks.ahead_ms = DELETE_RETENTION_MS + DAY_MS
+    log = await open_sqlite(tmp_path / "log.db", create=False)
+    await log.compact("changes")
+    for passed_s, left in ((LASTS_S + 1, 1), (LASTS_S + 60, 1), (LASTS_S + DELETE_RETENTION_MS / 1000 + 120, 0)):
+        clocks.passed_s = passed_s
+        for _ in range(LOOKS):
+            await log.expired([EVENTS])
+        await written(log)
+        await log.compact("changes")
+        assert await deletions(log) == left
+    await log.close()
