@@ -59,11 +59,12 @@ def scratch(root: Path, prefix: str) -> Iterator[Path]:
         made.remove()
 
 
-def sweep(root: Path, pattern: str) -> list[Path]:
-    """Removes what processes that are no more have left below `root`; returns which folders those were."""
+def sweep(root: Path, pattern: str, *, but_with: str = "") -> list[Path]:
+    """Removes what processes that are no more have left below `root`; returns which folders those were. `but_with`: a folder that
+    has a file of this name stays."""
     gone = []
     for path in sorted(root.glob(pattern)) if root.is_dir() else []:
-        if _is_left(path / LOCK):
+        if _is_left(path / LOCK) and not (but_with and (path / but_with).exists()):
             shutil.rmtree(path, ignore_errors=True)
             gone.append(path)
     return gone

@@ -179,13 +179,13 @@ class Run:
             _refuse_empty(self._prepared.app, self._inputs.until, computed.total("records_in"))
             try:
                 await self._write(computed)
-            except StateError as error:
-                if not self._only and not isinstance(error, LeaseLost):
-                    is_left = kept_work.keep(
-                        scratch, self._inputs, computed, made_of, self._name, self._now_ms, self._say
-                    )
+            except BaseException as error:  # also a command that is ended, and executors that are lost
+                if not self._only and kept_work.is_of_use(error, self._held):
+                    facts = (self._inputs, computed, made_of, self._name, self._now_ms)
+                    is_left = kept_work.keep(scratch, *facts, self._say)
                     self._keep = self._keep or is_left
                 raise
+            kept_work.forget(scratch)
             await to_its_end(self._finish(computed))  # the log has it all
         finally:
             if not is_left:
@@ -204,15 +204,15 @@ class Run:
     async def _write(self, computed: Computed) -> None:
         await self._begin_history()
         self._positions = await self._after_own(computed.placed())
+        for partition, at in self._inputs.begins.items():  # before the commit: what fails behind it leaves them unknown
+            if from_the_end(self._prepared, partition):
+                await begin_at(self._log, self._prepared, partition, at)
         if self._only:
             with writing_to(self._root, "nothing is committed; free some space, and run it again"):
                 await asyncio.to_thread(self._publish, computed)
         await self._seed(computed)
 
     async def _finish(self, computed: Computed) -> None:
-        for partition, at in self._inputs.begins.items():
-            if from_the_end(self._prepared, partition):
-                await begin_at(self._log, self._prepared, partition, at)
         self._held.done()
         self._clock.lap("log")
         entries = sum(computed.sums("entries").values())
@@ -226,9 +226,10 @@ class Run:
             keep_outputs(computed, self._snapshot)
             if not self._only:
                 await asyncio.to_thread(self._publish, computed)
-        except OSError as error:
+        except (OSError, StateError) as error:
+            why = (isinstance(error, OSError) and error.strerror) or error
             raise NotPublished(
-                f"the backfill is in the log, whole, but not all of its snapshot is in {self._root} ({error.strerror or error}): do not run "
+                f"the backfill is in the log, whole, but not all of its snapshot is in {self._root} ({why}): do not run "
                 f"it again; free some space, then `orchestrator snapshot {self._prepared.app.id} --snapshots {self._root}` makes another"
             ) from error
         self._keep = True

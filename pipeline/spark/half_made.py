@@ -1,7 +1,8 @@
 """Snapshots that are being made: what a job that was killed has left of one goes with the next job in the same folder.
 
 One rule: beside the folder of a snapshot lies another, hidden, whose lock is held by the process that makes it. Where that lock is
-free and the snapshot has no manifest, nobody ever writes it to its end. Used by `backfill` and `snapshotting`.
+free and the snapshot has no manifest, nobody ever writes it to its end, unless the folder has all that was computed (`kept_work`):
+that stays, also where the run that was to write it was killed. Used by `backfill` and `snapshotting`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from state import manifest
 from state.scratch import Scratch, sweep
 
 WORK = ".work"
+KEPT = "computed.json"
 
 
 def begin(root: Path, name: str) -> Scratch:
@@ -22,7 +24,7 @@ def begin(root: Path, name: str) -> Scratch:
 
 def clean(root: Path) -> list[Path]:
     """Removes what jobs that were killed have left below `root`; returns which folders they worked in."""
-    gone = sweep(root, f".*{WORK}")
+    gone = sweep(root, f".*{WORK}", but_with=KEPT)
     for work in gone:
         snapshot = root / work.name.removeprefix(".").removesuffix(WORK)
         if not (snapshot / manifest.MANIFEST).exists():

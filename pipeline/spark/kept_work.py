@@ -3,7 +3,7 @@ away, or too slow for one transaction.
 
 One rule: it is used where all that it was made of is the same: the app's source, the history, the log and its topics. The cut is
 that of the first run: what the inputs have behind it is for live instances, as ever. In the flow: `backfill` keeps it where the log
-refuses, finds it with the next run, and writes it.
+refuses, finds it with the next run, and writes it; it is removed once it is written, or where no run can write it any more.
 """
 
 from __future__ import annotations
@@ -15,19 +15,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from orchestrator.errors import RefusedBySafety
 from pipeline.loading import module_of
+from pipeline.spark import half_made
 from pipeline.spark.inputs import Computed, Inputs, Say
 from pipeline.spark.skew import Skewed
 from pipeline.spark.source import packed, pieces
 from pipeline.spark.sources import From, made_of
 from pipeline.spark.stage import TaskFacts
+from state.errors import LeaseLost
 from state.log.protocol import Partition
 from state.scratch import Scratch
+from workers.fleet.held_lease import Held
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILE = "computed.json"
+FILE = half_made.KEPT
 SQL = "spark.sql."
 OWN_FOLDER = "spark.sql.warehouse.dir"  # a new one each time, unless it is named; files have their paths
 FRAMES = ".history-"  # folders below the snapshots with the rows of DataFrames, for as long as a backfill runs
@@ -59,9 +63,21 @@ class Kept(msgspec.Struct, frozen=True):
         return Computed(work, self.tasks, {}, self.bad, self.skewed, reading=self.reading)
 
 
+def is_of_use(error: BaseException, held: Held) -> bool:
+    """Whether a later run can write what this one could not: not where the app has begun, or its inputs are others."""
+    return not (held.is_lost or isinstance(error, LeaseLost | RefusedBySafety))
+
+
+def forget(scratch: Scratch) -> None:
+    """The log has it all: what a kill leaves of the folder from now on is removed as that of any job."""
+    (scratch.path / FILE).unlink(missing_ok=True)
+
+
 def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, name: str, time_ms: int, say: Say) -> bool:
-    """From now on the folder stays until the same command has written what is in it. False where its disk has no place for the
+    """From now on the folder stays until the same command has written what is in it; its facts are written once. False where its disk has no place for the
     facts, which may be that of the log, and where no other run can know them for its own."""
+    if (scratch.path / FILE).exists():
+        return _stays(scratch, say)
     if not made_of:
         say("what was computed is not kept: whether its history would be the same again is not known")
         return False
@@ -72,10 +88,18 @@ def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, nam
         _files_of(scratch.path.parent, scratch.path, name),
     )
     try:
-        (scratch.path / FILE).write_bytes(msgspec.json.encode(facts))
+        unnamed = (
+            scratch.path / f".{FILE}"
+        )  # facts that a kill cuts off would be taken for those of all that was computed
+        unnamed.write_bytes(msgspec.json.encode(facts))
+        unnamed.rename(scratch.path / FILE)
     except OSError as error:
         say(f"what was computed is not kept: {scratch.path / FILE} cannot be written ({error.strerror})")
         return False
+    return _stays(scratch, say)
+
+
+def _stays(scratch: Scratch, say: Say) -> bool:
     scratch.keep()
     say(f"what was computed is kept in {scratch.path}: the same command goes on from there; or remove it")
     return True

@@ -31,7 +31,7 @@ class Held:
         self._log = log
         self.lease = lease
         self._passed_over = (LogUnavailable,) if is_patient else ()
-        self.is_done = False
+        self.is_done = self.is_lost = False
 
     async def beat(self) -> None:
         """Renew it for ever. Raises LeaseLost, and what the log says where it cannot be used."""
@@ -46,7 +46,11 @@ class Held:
 
     async def check(self) -> None:
         """Raises LeaseLost, at once, where another process has it. A new holder deals no task for the time of a join."""
-        self.lease = await self._log.renew(self.lease)
+        try:
+            self.lease = await self._log.renew(self.lease)
+        except LeaseLost:
+            self.is_lost = True
+            raise
 
     async def give_back(self) -> None:
         """Note that no further beat will come. What a log refuses now is found out by the beat that stands still."""
