@@ -31,7 +31,7 @@ from pipeline.spark.session import failure
 from pipeline.spark.source import Source
 from pipeline.spark.sources import From, local_files
 from pipeline.spark.stage import run, run_packed
-from pipeline.spark.stage_order import in_order_at_one_time, messages_of
+from pipeline.spark.stage_order import in_order_at_one_time, ranks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -283,9 +283,10 @@ class StageRows:
         return []
 
     def _place(self) -> list[Column]:
-        """The order of the rows of a task: at one time the messages of joins come after what they may answer."""
+        """The order of the rows of a task: at one time the messages of joins come after what they may answer (`in_order_at_one_time`)."""
         from pyspark.sql import functions as F
 
-        messages = list(messages_of(self._prepared.app))
+        found = ranks(self._prepared.app)
         order_ms, *rest = (F.col(name) for name in PLACE)
-        return [order_ms, F.col("topic").isin(messages).cast("int"), *rest] if messages else [order_ms, *rest]
+        levels = [[name for name in found if found[name] >= level] for level in sorted(set(found.values()))]
+        return [order_ms, *(F.col("topic").isin(names).cast("int") for names in levels), *rest]
