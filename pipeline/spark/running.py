@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +81,7 @@ async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        while not running.done():  # between two jobs there is none to cancel: the next one is
-            await asyncio.to_thread(context.cancelJobGroup, group)
-            await asyncio.wait([running], timeout=CANCEL_S)
+        await _called_off(context, group, running)
         if not running.cancelled() and running.exception() is not None:
             logger.debug("cancelled: %s", running.exception())
             forget_failure(session)
@@ -91,6 +89,15 @@ async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows
     finally:
         reporting.cancel()
         await asyncio.wait([reporting])
+
+
+async def _called_off(context: Any, group: str, running: asyncio.Task[Any]) -> None:
+    """Returns once the call is over, however often this is cancelled meanwhile: its folders are removed after it."""
+    while not running.done():  # between two jobs there is none to cancel: the next one is
+        with suppress(asyncio.CancelledError):
+            with suppress(Exception):  # py4j has several for a Java that is gone, with which the call ends by itself
+                await asyncio.to_thread(context.cancelJobGroup, group)
+            await asyncio.wait([running], timeout=CANCEL_S)
 
 
 async def _report(context: Any, group: str, rows: Rows, waits: Waiting) -> None:
