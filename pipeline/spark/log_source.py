@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from orchestrator.clocks import monotonic_s
-from orchestrator.errors import WrongUse
+from orchestrator.errors import RefusedBySafety, WrongUse
 from pipeline.errors import CodecError
 from pipeline.spark.rows import packed
 from pipeline.spark.source_options import check_options, option
@@ -47,6 +47,18 @@ POLL_BYTES = 4 << 20
 WAIT_MS, PATIENCE_S = 500, 120.0  # a broker that is started again takes a while
 MORE_TIMES = 4  # what came meanwhile is read as often: the last time within a few milliseconds
 NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class InputsRemoved(RefusedBySafety):
+    """What was to be computed of is not in the log any more; `count`: how many offsets."""
+
+    def __init__(self, removed: Mapping[Partition, tuple[int, int]]) -> None:
+        (first, (at, gone)), *more = sorted(removed.items())
+        self.count = sum(gone - at for at, gone in removed.values())
+        super().__init__(
+            f"retention removed {first} from {at} to {gone - 1}{f', and more of {len(more)} others,' if more else ''} while Spark was at "
+            "work, before it was read; nothing is written: give the topic a longer retention, then run it again"
+        )
 
 
 class Slice(InputPartition):
@@ -180,11 +192,12 @@ def log_frame(
     since: Mapping[str, int] = NOTHING,
     *,
     goes_on: bool = False,
+    is_whole: bool = False,
 ) -> DataFrame:
     """Topics of a log as a DataFrame with the columns of the data source, from `since` (or their beginning) on. With `goes_on` also
-    what is written while it is read: each key that has a record then is seen, though compaction removes earlier ones meanwhile. Not to
-    be called on an event loop."""
-    planned = asyncio.run(slices(url, topics, until, since))
+    what is written while it is read: each key that has a record then is seen, though compaction removes earlier ones meanwhile. With
+    `is_whole` nothing since `since` may be missing. Not to be called on an event loop. Raises InputsRemoved."""
+    planned = asyncio.run(slices(url, topics, until, since, is_whole=is_whole))
     listed = [[s.topic, s.number, s.start, s.end, goes_on] for s in planned if goes_on or s.end > s.start]
     if not listed:
         return session.createDataFrame([], SCHEMA)
@@ -201,9 +214,15 @@ def read_slices(url: str, slices: str, batches: Iterator[pa.RecordBatch]) -> Ite
 
 
 async def slices(
-    url: str, topics: Sequence[str], until: Mapping[str, int] | None, since: Mapping[str, int] = NOTHING
+    url: str,
+    topics: Sequence[str],
+    until: Mapping[str, int] | None,
+    since: Mapping[str, int] = NOTHING,
+    *,
+    is_whole: bool = False,
 ) -> list[Slice]:
-    """What is read of each partition of some topics. Raises UnknownTopic."""
+    """What is read of each partition of some topics, which with `is_whole` is to have all since `since`: what is removed behind this
+    moment is missed by who reads it. Raises UnknownTopic, InputsRemoved."""
     log = await open_log(url, create=False)
     try:
         known = await log.topics(topics)
@@ -219,6 +238,9 @@ async def slices(
         if unsaid:
             raise WrongUse(f"until says nothing of {unsaid[0]}; it wants a position of each partition that is read")
         ends = {p: int(until[str(p)]) for p in found}
+    wanted = {p: (since[str(p)], min(starts[p], ends[p])) for p in found if is_whole and str(p) in since}
+    if removed := {p: (at, gone) for p, (at, gone) in wanted.items() if at < gone}:
+        raise InputsRemoved(removed)
     return [Slice(p.topic, p.number, max(starts[p], since.get(str(p), 0)), ends[p]) for p in found]
 
 

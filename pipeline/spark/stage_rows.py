@@ -54,7 +54,8 @@ class StageRows:
         self._topics = {topic.topic: topic for topic in inputs.prepared.app.topics.values()}
 
     def collect(self, job: str, attempts: Path) -> Sequence[str]:
-        """The facts that `stage` answers of each task, which is given a StageJob. Raises what an executor raised, or SparkFailed."""
+        """The facts that `stage` answers of each task, which is given a StageJob. Raises what an executor raised, SparkFailed, or
+        InputsRemoved."""
         if self._is_packed():
             return self._run_packed(job, attempts)
         from pyspark.sql.types import StringType, StructType
@@ -84,10 +85,10 @@ class StageRows:
         return all(not self._slices(name) and self._is_by_time(name) for name in with_history)
 
     def _slices(self, topic: str) -> list[LogItem]:
-        """What is read of the log, partition by partition."""
+        """What is read of the log, partition by partition. Raises InputsRemoved."""
         until = {str(p): end for p, end in self._inputs.until.items() if p.topic == topic}
         since = {str(p): position for p, position in self._inputs.begins.items()}
-        found = asyncio.run(slices(self._inputs.log_url, [topic], until, since))
+        found = asyncio.run(slices(self._inputs.log_url, [topic], until, since, is_whole=True))
         return [LogItem(one.topic, one.number, one.start, one.end) for one in found if one.end > one.start]
 
     def _is_by_time(self, topic: str) -> bool:
@@ -206,7 +207,7 @@ class StageRows:
 
         until = {str(p): position for p, position in self._inputs.until.items() if p.topic in topics}
         since = {str(p): position for p, position in self._inputs.begins.items()}
-        return log_frame(self._session, self._inputs.log_url, topics, until, since).select(
+        return log_frame(self._session, self._inputs.log_url, topics, until, since, is_whole=True).select(
             F.col("partition").alias("pid"),
             "order_ms",
             "topic",

@@ -24,6 +24,7 @@ from pipeline.spark.comparing import Base, Compared, Comparing, not_whole
 from pipeline.spark.engine import Engine, checked_history, refuse_without_history
 from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, History, Inputs, Say, external
 from pipeline.spark.live_stores import Copy, copies
+from pipeline.spark.log_source import InputsRemoved
 from pipeline.spark.moment import Moment, moment_of, removed_since
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
@@ -157,7 +158,12 @@ async def audit(
                 )
             with scratch(Path(tempfile.gettempdir()), "stream-orchestrator-audit-") as work:
                 engine = Engine(spark_, inputs, work / "work", None, wall_ms())
-                computed = await in_thread(spark_, engine.run, say, rows=engine.rows, waits=engine.waits)
+                try:
+                    computed = await in_thread(spark_, engine.run, say, rows=engine.rows, waits=engine.waits)
+                except InputsRemoved as error:  # since the moment was looked for
+                    say(f"no table and no output was compared: {error}")
+                    checks[0] = _check(checks[0]["check"], 0, error.count)
+                    return facts
                 if under_way:
                     checks.append(_check(UNDER_WAY, waiting, waiting - computed.strangers))
                 comparing = Comparing(spark_, inputs, moment, bases, computed, work, say)
