@@ -177,11 +177,13 @@ class Run:
             self._clock.lap("processors")
             self._clock.seconds.update(computed.seconds)
             _refuse_empty(self._prepared.app, self._inputs.until, computed.total("records_in"))
+            facts = (self._inputs, computed, made_of, self._name, self._now_ms)
             try:
+                if not self._only:
+                    kept_work.note(scratch, *facts)
                 await self._write(computed)
             except BaseException as error:  # also a command that is ended, and executors that are lost
                 if not self._only and kept_work.is_of_use(error, self._held):
-                    facts = (self._inputs, computed, made_of, self._name, self._now_ms)
                     is_left = kept_work.keep(scratch, *facts, self._say)
                     self._keep = self._keep or is_left
                 raise

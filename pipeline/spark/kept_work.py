@@ -73,33 +73,33 @@ def forget(scratch: Scratch) -> None:
     (scratch.path / FILE).unlink(missing_ok=True)
 
 
-def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, name: str, time_ms: int, say: Say) -> bool:
-    """From now on the folder stays until the same command has written what is in it; its facts are written once. False where its disk has no place for the
-    facts, which may be that of the log, and where no other run can know them for its own."""
+def note(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, name: str, time_ms: int) -> str:
+    """Writes, once, by what the same command knows it. Done before the log is given anything, so that it outlives a kill as well.
+    Returns why not: no other run can know it for its own, or its disk, which may be that of the log, has no place for the facts."""
     if (scratch.path / FILE).exists():
-        return _stays(scratch, say)
+        return ""
     if not made_of:
-        say("what was computed is not kept: whether its history would be the same again is not known")
-        return False
+        return "whether its history would be the same again is not known"
     until, begins = sorted(inputs.until.items()), sorted(inputs.begins.items())
     facts = Kept(
         *(inputs.prepared.app.id, inputs.log_id, made_of, name, time_ms, until, begins),
         *(computed.tasks, computed.bad, computed.skewed, computed.seconds, computed.reading),
         _files_of(scratch.path.parent, scratch.path, name),
     )
+    unnamed = scratch.path / f".{FILE}"  # it has its name once it is whole, whenever this is killed
     try:
-        unnamed = (
-            scratch.path / f".{FILE}"
-        )  # facts that a kill cuts off would be taken for those of all that was computed
         unnamed.write_bytes(msgspec.json.encode(facts))
         unnamed.rename(scratch.path / FILE)
     except OSError as error:
-        say(f"what was computed is not kept: {scratch.path / FILE} cannot be written ({error.strerror})")
+        return f"{scratch.path / FILE} cannot be written ({error.strerror})"
+    return ""
+
+
+def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, name: str, time_ms: int, say: Say) -> bool:
+    """From now on the folder stays until the same command has written what is in it. False where it cannot be noted."""
+    if why := note(scratch, inputs, computed, made_of, name, time_ms):
+        say(f"what was computed is not kept: {why}")
         return False
-    return _stays(scratch, say)
-
-
-def _stays(scratch: Scratch, say: Say) -> bool:
     scratch.keep()
     say(f"what was computed is kept in {scratch.path}: the same command goes on from there; or remove it")
     return True

@@ -131,6 +131,7 @@ async def interrupted(place: Place) -> None:
     async with held_up() as begun:
         running = asyncio.create_task(place.backfill())
         await begun.wait()
+        assert FILE in place.left(), "it can be written after a kill as well"
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
