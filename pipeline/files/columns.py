@@ -19,7 +19,7 @@ from pipeline.files import cells
 from pipeline.files.exact_times import has_times, refuse_number, written
 from pipeline.files.json_lines import json_headers
 from pipeline.files.names_once import names_once
-from pipeline.files.shape import BadFile, BadRow, FileRecord, NoText, NotThis, Reading, Shape
+from pipeline.files.shape import ORDER, BadFile, BadRow, FileRecord, NoText, NotThis, Reading, Shape
 from pipeline.records import Headers
 from pipeline.values.codecs import Codec, JsonCodec, codec_name, type_name
 
@@ -40,7 +40,7 @@ class Columns:
             raise BadFile(f"{file} has two columns '{twice[0]}'; rename one")
         self._reading = reading
         self._text = text
-        self._names = set(names)
+        self._names = set(names) - {ORDER}
         self._unit = shape.unit
         self._file = file
         self._key = self._column(shape.key or "key", needed=not shape.flat or bool(shape.key))
@@ -48,6 +48,7 @@ class Columns:
         self._headers = self._column(shape.headers, needed=True) if shape.headers else self._own("headers", shape)
         self._partition = self._column(shape.partition, needed=True) if shape.partition else ""
         self._offset = self._own("offset", shape)
+        self._order = ORDER if ORDER in names and not shape.flat else ""
         built = shape.flat and not shape.value
         self._value = "" if built else self._column(shape.value or "value", needed=True)
         self._fields = self._value_fields() if built else None
@@ -64,6 +65,7 @@ class Columns:
                 self._read_headers(row),
                 self._read_number(row, self._offset),
                 self._read_partition(row),
+                self._read_number(row, self._order),
             )
         except REFUSED as error:
             raise BadRow(where, str(error)) from None
@@ -71,7 +73,7 @@ class Columns:
     @property
     def used(self) -> set[str]:
         """The columns that a record is made of."""
-        own = {self._key, self._time, self._headers, self._partition, self._offset, self._value}
+        own = {self._key, self._time, self._headers, self._partition, self._offset, self._order, self._value}
         return own | set(self._fields or ())
 
     def _own(self, name: str, shape: Shape) -> str:

@@ -17,6 +17,7 @@ from pipeline.records import Headers
 from pipeline.values.codecs import Codec
 
 UNITS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+ORDER = "__order_ms"  # a column of ours alone, of what was read from a log: the time by which a task takes the record
 TIME_MAX_MS = (1 << 63) - 1
 
 
@@ -47,7 +48,8 @@ class NoText(bytes):
 
 
 class FileRecord(NamedTuple):
-    """A record as its file has it. `line` counts from 1 within what is read (a line of text, a row of Parquet)."""
+    """A record as its file has it. `line` counts from 1 within what is read (a line of text, a row of Parquet). `order_ms`: see ORDER;
+    None where it is the time of the record."""
 
     line: int
     key: bytes | None
@@ -56,6 +58,7 @@ class FileRecord(NamedTuple):
     headers: Headers = ()
     offset: int | None = None
     partition: int | None = None
+    order_ms: int | None = None
 
 
 # Takes a row that is no record, with what stands there: a line, cells, or values by column. Without one, reading ends there.

@@ -1,7 +1,7 @@
 """History files as rows of a topic: every executor reads parts of them, with the one reader of files.
 
-One rule: history comes before everything in the log, in the order of `offset`, or where there is none by time and then
-by place in the files. What the topic's type cannot read stops the backfill, with its file and line. Partitions are given
+One rule: history comes before everything in the log, in the order of `offset`, or where there is none by time (of a record of another
+log: the time by which a task takes it) and then by place in the files. What the topic's type cannot read stops the backfill, with its file and line. Partitions are given
 by the same partitioner that producers use. The seq of a row of history is below 0.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 FIRST_SEQ = -(1 << 40)
 BATCH = 4_096
 NOTHING: Mapping[str, str] = MappingProxyType({})
-_PLACED = "pid int, timestamp_ms bigint, key binary, value binary, headers binary, at bigint, file int, start bigint, line bigint"
+_PLACED = "pid int, timestamp_ms bigint, key binary, value binary, headers binary, at bigint, order_ms bigint, file int, start bigint, line bigint"
 PLACED = pa.schema(
     [
         ("pid", pa.int32()),
@@ -50,6 +50,7 @@ PLACED = pa.schema(
         ("value", pa.binary()),
         ("headers", pa.binary()),
         ("at", pa.int64()),
+        ("order_ms", pa.int64()),
         ("file", pa.int32()),
         ("start", pa.int64()),
         ("line", pa.int64()),
@@ -117,7 +118,7 @@ def history_rows(session: SparkSession, job: ReadJob) -> DataFrame:
     read = partial(read_parts, msgspec.json.encode(job).decode(), made)
     placed = session.range(0, len(made), 1, max(1, len(made))).mapInArrow(read, _PLACED)
     source = Window.partitionBy("pid").orderBy(
-        F.col("at").asc_nulls_last(), F.when(F.col("at").isNull(), F.col("timestamp_ms")), "file", "start", "line"
+        F.col("at").asc_nulls_last(), F.when(F.col("at").isNull(), F.col("order_ms")), "file", "start", "line"
     )
     so_far = source.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return placed.select(
@@ -200,6 +201,7 @@ def _placed(job: ReadJob, file: int, part: Part, some: list[FileRecord]) -> pa.R
         "value": [one.value for one in some],
         "headers": [packed(one.headers) for one in some],
         "at": [one.offset for one in some],
+        "order_ms": [one.timestamp_ms if one.order_ms is None else one.order_ms for one in some],
         "file": [file] * len(some),
         "start": [part.start] * len(some),
         "line": [one.line for one in some],
@@ -225,6 +227,7 @@ def _placed_cells(job: ReadJob, file: int, part: Part, before: int, cells: Cells
         "value": cells.values,
         "headers": pa.nulls(count, pa.binary()),
         "at": pa.nulls(count, pa.int64()),
+        "order_ms": of_numpy(cells.times),
         "file": of_numpy(np.full(count, file, np.int32)),
         "start": of_numpy(np.full(count, part.start)),
         "line": of_numpy(lines),

@@ -11,6 +11,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from pipeline.files.shape import ORDER
 from pipeline.spark.history import BadHistory
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def _check(found: Range, there: Slice, start: int, end: int) -> None:
 
 
 def frame(session: SparkSession, text: str) -> DataFrame:
-    """Its records, with the time by which a task takes them as their place. Raises BadHistory, NoSpaceLeft."""
+    """Its records, with the time by which a task takes them: with files beside them they are in one order. Raises BadHistory,
+    NoSpaceLeft."""
     from pipeline.spark.log_source import log_frame
     from pipeline.spark.source import ship_ours
 
@@ -86,5 +88,5 @@ def frame(session: SparkSession, text: str) -> DataFrame:
     since = {f"{found.topic}-{number}": start for number, (start, _) in enumerate(found.bounds)}
     until = {f"{found.topic}-{number}": end for number, (_, end) in enumerate(found.bounds)}
     rows = log_frame(session, found.url, [found.topic], until, since)
-    # Its partitions are merged as a task merges them; offsets are places within one of them.
-    return rows.withColumn("offset", rows["order_ms"]).drop("order_ms", "topic", "partition")
+    # Its partitions are merged as a task merges them; offsets are places within one of them, and no file has those.
+    return rows.withColumnRenamed("order_ms", ORDER).drop("offset", "topic", "partition")

@@ -18,7 +18,7 @@ from pipeline.errors import CodecError
 from pipeline.files import parquet
 from pipeline.files.columns import Columns
 from pipeline.files.parts import Part
-from pipeline.files.shape import UNITS, BadFile, BadRow, FileRecord, OnBad, Reading, Shape
+from pipeline.files.shape import ORDER, UNITS, BadFile, BadRow, FileRecord, OnBad, Reading, Shape
 from pipeline.values.codecs import BytesCodec, Codec, IntCodec, JsonCodec, StrCodec
 
 _LONGEST, _SHORT_BYTES = 1 << 62, 1 << 30
@@ -50,7 +50,7 @@ def plan(names: Sequence[str], shape: Shape) -> Plan | None:
     """For a file with these columns; None where a row says more than key, value and time, or its value is in several columns."""
     if shape.headers or shape.partition or (shape.flat and not shape.value) or len(set(names)) != len(names):
         return None
-    if not shape.flat and {"headers", "offset"} & set(names):
+    if not shape.flat and {"headers", "offset", ORDER} & set(names):
         return None
     key = shape.key or ("key" if "key" in names else "")
     found = Plan(key, shape.value or "value", shape.timestamp or "timestamp_ms", shape.unit)

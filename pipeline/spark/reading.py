@@ -174,7 +174,7 @@ def _of_files(batches: Iterator[pa.RecordBatch], is_alone: bool) -> Iterator[Row
                 yield BY_OFFSET, 0, *_rows(there, there.column("at"), None)
             batch = batch.filter(at.is_null())
         if batch.num_rows:
-            yield BY_TIME if is_alone else 0, 0, *_rows(batch, batch.column("timestamp_ms"), None)
+            yield BY_TIME if is_alone else 0, 0, *_rows(batch, batch.column("order_ms"), None)
 
 
 def _of_log(job: ReadingJob, item: LogItem) -> Iterator[Rows]:

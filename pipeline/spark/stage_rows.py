@@ -18,7 +18,7 @@ import msgspec
 from pipeline.definitions.topology import Subtopology
 from pipeline.files import parquet
 from pipeline.files.parts import kind_of
-from pipeline.files.shape import Reading
+from pipeline.files.shape import ORDER, Reading
 from pipeline.spark.bad_rows import gather
 from pipeline.spark.file_groups import groups, sizes
 from pipeline.spark.history import ReadJob, history_job, history_rows
@@ -92,11 +92,11 @@ class StageRows:
         return [LogItem(one.topic, one.number, one.start, one.end) for one in found if one.end > one.start]
 
     def _is_by_time(self, topic: str) -> bool:
-        """Whether no row of its files can have an offset."""
+        """Whether no row of its files can have another place than that of its time."""
         if self._inputs.shape.flat:
             return True
         names, _ = self._files(topic)
-        return all(kind_of(name) == "parquet" and "offset" not in parquet.names(name) for name in names)
+        return all(kind_of(name) == "parquet" and not {"offset", ORDER} & set(parquet.names(name)) for name in names)
 
     def _run_packed(self, job: str, attempts: Path) -> Sequence[str]:
         """Without SQL, which Java would take a second to get ready."""

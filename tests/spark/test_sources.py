@@ -75,7 +75,7 @@ async def test_every_kind_of_source_gives_the_same_records(tmp_path: Path, spark
         found = await asyncio.to_thread(read, spark, text, tmp_path / f"rows{number}")
         assert [(one.key, one.value, one.timestamp_ms) for one in found] == EXPECTED, text
     assert [one.headers for one in found] == [(("h", b"x"),), (("h", b"x"),), ()], "of a log they come with it"
-    assert [one.offset for one in found] == [1_000, 2_000, 3_000], "partitions are merged by time"
+    assert [one.order_ms for one in found] == [1_000, 2_000, 3_000], "partitions are merged by time"
 
 
 @pytest.mark.long
