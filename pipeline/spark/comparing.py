@@ -182,7 +182,8 @@ class Comparing:
             rejected = self._letters() & set(topics), self._rekeys()
             there, wanted = letters.compared(there, *rejected), letters.compared(wanted, *rejected)
             if name == "last":
-                found |= differences.last_records(wanted, there, self._folder, name)
+                compacted = self._compacted(topics, ends, *rejected)
+                found |= differences.last_records(wanted, there, self._folder, name, compacted)
                 continue
             ordered = [topic for topic in topics if topic not in external(self._prepared) and self._is_ordered(topic)]
             untimed = sorted(of_batches(app))
@@ -191,6 +192,27 @@ class Comparing:
             if mixed:
                 found |= self._in_any_order(wanted, there, mixed)
         return made + [self._topic(topic, found.get(topic, Found()), topic in last) for topic in whole]
+
+    def _compacted(
+        self, topics: Sequence[str], ends: Mapping[str, int], letters_: set[str], rekeys: set[str]
+    ) -> Changelogs | None:
+        """What the compacted ones among them say later; None where there are none."""
+        from pyspark.sql import functions as F
+
+        chosen = [topic for topic in topics if self._is_compacted(topic)]
+        if not chosen:
+            return None
+        log = partial(log_frame, self._session, self._inputs.log_url)
+
+        def again() -> DataFrame:
+            of_all = log(topics, ends).withColumn("subject", F.col("topic"))
+            return last_words(letters.compared(of_all, letters_, rekeys), "subject", name="there")
+
+        def after() -> DataFrame:
+            since = {place: end for place, end in ends.items() if place.rpartition("-")[0] in chosen}
+            return log(chosen, None, since, goes_on=True).withColumn("subject", F.col("topic"))
+
+        return Changelogs("found", after, again)
 
     def _rekeys(self) -> set[str]:
         return {name for name, info in self._prepared.topics.items() if info.kind == "repartition"}
@@ -229,7 +251,7 @@ class Comparing:
         subject = Subject(False, topic)
         if is_last:
             text = LAST_OF_COMPACTED if self._is_compacted(topic) else LAST_ALONE
-            return Compared(f"outputs {topic}: {text}", subject, found, not found.differ, found.kinds)
+            return Compared(f"outputs {topic}: {text}", subject, found, found.holds, found.kinds)
         more = {"lost": found.kinds.get("lost", 0), "doubled": found.kinds.get("doubled", 0), **found.kinds}
         notes = (NO_TIMES if topic in of_batches(self._prepared.app) else "") + (
             READ_TOO if topic in external(self._prepared) else ""

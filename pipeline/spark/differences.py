@@ -6,7 +6,7 @@ what is written elsewhere are the same. Frames in, a `Found` out; `auditing` say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,8 +62,9 @@ def kept(rows: DataFrame, folder: Path, name: str) -> tuple[str, dict[str, dict[
 
 @dataclass(frozen=True)
 class Changelogs:
-    """The side of a comparison of tables that changelogs have, in the column `side`, and what they say later, when all else was
-    read: `after`, the keys that were written after the moment and up to now; `again`, the same values as before, with deletions as null, in `there`."""
+    """The side of a comparison that changelogs, or compacted outputs, have, in the column `side`, and what they say later, when all else
+    was read: `after`, the keys that were written after the moment and up to now; `again`, the same values as before, with deletions as
+    null, in `there`."""
 
     side: str
     after: Callable[[], DataFrame]
@@ -107,21 +108,31 @@ def tables(expected: DataFrame, found: DataFrame, folder: Path, name: str, chang
     differs = ~F.col("expected").eqNullSafe(F.col("found"))
     counts = both.groupBy("subject").agg(F.count("expected"), F.count("found"), F.count_if(differs)).collect()
     made = {row[0]: Found(int(row[1]), int(row[2])) for row in counts}
-    differing = {row[0]: int(row[3]) for row in counts if row[3]}
+    differing = [row[0] for row in counts if row[3]]
     if not differing:
         return made
     kind = F.when(F.col("found").isNull(), "missing").when(F.col("expected").isNull(), "extra").otherwise("differs")
     rows = both.where(differs).select(kind.alias("kind"), *by, "expected", "found", *_untimed())
-    path, _ = kept(rows, folder, name)
+    return made | _sure(rows, folder, name, changelogs, by, {subject: made[subject] for subject in differing})
+
+
+def _sure(
+    rows: DataFrame, folder: Path, name: str, changelogs: Changelogs, by: list[str], made: Mapping[str, Found]
+) -> dict[str, Found]:
+    """What was made of subjects that differ in these rows, without the keys that are left out."""
+    from pyspark.sql import functions as F
+
+    path, differing = kept(rows, folder, name)
     whole = rows.sparkSession.read.schema(DIFFERENCE).parquet(path)
     still = whole.join(changelogs.again(), by).where(F.col("there").eqNullSafe(F.col(changelogs.side))).select(*by)
     unsure = changelogs.after().select(*by).distinct().join(still, by, "left_anti")
     path, kinds = kept(whole.join(unsure, by, "left_anti"), folder, f"{name}-sure")
-    for subject, differ in differing.items():
+    found: dict[str, Found] = {}
+    for subject, one in made.items():
         of_kinds = kinds.get(subject, {})
-        left_out = differ - sum(of_kinds.values())
-        made[subject] = replace(made[subject], kinds=of_kinds, rows=path if of_kinds else "", left_out=left_out)
-    return made
+        left_out = sum(differing[subject].values()) - sum(of_kinds.values())
+        found[subject] = replace(one, kinds=of_kinds, rows=path if of_kinds else "", left_out=left_out)
+    return found
 
 
 def _untimed() -> list[Column]:
@@ -141,7 +152,9 @@ def sent(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     """What Spark computed of topics: the columns of `rows.ROWS`, with `subject` (the topic) and the task that sent it."""
     from pyspark.sql import functions as F
 
-    read = session.read.schema(COLUMNS).parquet(*paths) if paths else session.createDataFrame([], COLUMNS)
+    read = (
+        session.read.schema(COLUMNS).parquet(*paths) if paths else session.createDataFrame([], COLUMNS)
+    )
     sender = F.regexp_extract(F.col("_metadata.file_path"), r"/(\d+_\d+)/outputs/", 1) if paths else F.lit("")
     return read.withColumns({"sender": sender, "subject": F.col("topic"), "partition": F.col("pid")})
 
@@ -232,9 +245,13 @@ def _out_of_order(wanted: DataFrame, there: DataFrame) -> DataFrame:
     )
 
 
-def last_records(expected: DataFrame, found: DataFrame, folder: Path, name: str) -> dict[str, Found]:
+def last_records(
+    expected: DataFrame, found: DataFrame, folder: Path, name: str, compacted: Changelogs | None = None
+) -> dict[str, Found]:
     """The last result of each key alone: what came before it are intermediate ones, which depend on when messages came. So does
-    whether there was one at all of a key that has none in the end: none is no other answer than one that was taken back."""
+    whether there was one at all of a key that has none in the end: none is no other answer than one that was taken back.
+
+    Of `compacted` topics keys are left out as those of tables are: see there."""
     from pyspark.sql import functions as F
 
     by = ("subject", "key")
@@ -248,10 +265,13 @@ def last_records(expected: DataFrame, found: DataFrame, folder: Path, name: str)
     same = F.col("expected").eqNullSafe(F.col("found"))
     counts = both.groupBy("subject").agg(F.count("expected"), F.count("found"), F.count_if(~same)).collect()
     made = {row[0]: Found(int(row[1]), int(row[2])) for row in counts}
-    if not any(row[3] for row in counts):
+    differing = [row[0] for row in counts if row[3]]
+    if not differing:
         return made
     kind = F.when(F.col("found").isNull(), "missing").when(F.col("expected").isNull(), "extra").otherwise("differs")
     nowhere = [F.lit(None).cast("int").alias("partition"), F.lit(0).alias("copy")]
     rows = both.where(~same).select(kind.alias("kind"), *by, *nowhere, "expected", "found", *_untimed())
+    if compacted is not None:
+        return made | _sure(rows, folder, name, compacted, list(by), {subject: made[subject] for subject in differing})
     path, kinds = kept(rows, folder, name)
     return made | {subject: replace(made[subject], kinds=counted, rows=path) for subject, counted in kinds.items()}

@@ -17,6 +17,7 @@ from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.model import TaskId
 from pipeline.records import OutputRecord
 from pipeline.spark import audit_command
+from pipeline.spark.comparing import Comparing
 from pipeline.spark.differences import Changelogs, tables
 from pipeline.spark.rows import Outputs
 from pipeline.spark.shown_differences import line
@@ -417,6 +418,33 @@ async def test_a_compacted_output_is_compared_by_its_last_records(place: Place) 
     assert text == "outputs seen: the last record of every key (the topic is compacted)"
     [shown] = check["differences"]
     assert (shown["key"], shown["expected"], shown["found"]) == ("m1", int.from_bytes(last.value or b"", "big"), 77)
+    await log.close()
+
+
+@pytest.mark.long
+async def test_what_compaction_removes_of_outputs_meanwhile_is_left_out(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that a busy app sent again after the moment that is compared was missing: its last record before that was gone."""
+    log, run = await begun_on_compacted(place), Comparing.run
+
+    async def go_on() -> None:
+        own = await open_sqlite(place.path, create=False)
+        await own.append(
+            {Partition("seen", partition_of(b"m1", 2)): [NewRecord(b"m1", (77).to_bytes(8, "big"), 9_000)]}
+        )
+        assert (await own.compact("seen")).removed > 0
+        await own.close()
+
+    def busy(self: Comparing, *given: Any) -> Any:
+        asyncio.run(go_on())
+        return run(self, *given)
+
+    monkeypatch.setattr(Comparing, "run", busy)
+    facts = await audit(TALLIES, place.url, Wanted(), say=place.said.append, session=place.spark)
+    assert [check["check"] for check in facts["checks"] if not check["ok"]] == []
+    [seen] = [check for check in facts["checks"] if check["check"].startswith("outputs seen")]
+    assert (seen["differ"], seen["left_out"]) == (0, 1)
     await log.close()
 
 
