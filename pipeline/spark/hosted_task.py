@@ -106,4 +106,7 @@ def _stderr_to(path: Path) -> Iterator[int]:
 
 
 def _tail(path: Path, begun: int) -> str:
-    return path.read_bytes()[begun:][-STDERR_BYTES:].decode(errors="replace")
+    """The end of what stands behind `begun`: a file that many attempts have added to may be long."""
+    with path.open("rb") as file:
+        file.seek(max(begun, file.seek(0, os.SEEK_END) - STDERR_BYTES))
+        return file.read(STDERR_BYTES).decode(errors="replace")

@@ -21,19 +21,24 @@ from pipeline.spark.log_source import Slice, read
 from pipeline.spark.rows import ROWS, batches_of
 from state.log.protocol import Partition
 
-MOST = 1_000_000  # records: they are held in the driver
+MOST, MOST_BYTES = 1_000_000, 256 << 20  # records, and of keys, values and headers: they are held in the driver
 READ_ROWS = 20_000
 Found = tuple[int, bytes | None, bytes | None, bytes | None, int]
 UnderWay = dict[str, Counter[Found]]  # by topic
 
 
-def read_all(url: str, parts: Mapping[Partition, tuple[int, int]], untimed: Collection[str]) -> UnderWay:
-    """The records of some ranges of re-keys. `untimed`: topics whose records may have other times when they are computed again."""
+def read_all(url: str, parts: Mapping[Partition, tuple[int, int]], untimed: Collection[str]) -> UnderWay | None:
+    """The records of some ranges of re-keys; None where they are too much to be held. `untimed`: topics whose records may have other
+    times when they are computed again."""
     found: UnderWay = {}
+    size = 0
     for partition, (start, end) in parts.items():
         topic, number = partition
         of_topic = found.setdefault(topic, Counter())
         for batch in read(url, Slice(topic, number, start, end)):
+            size += sum(batch.column(name).nbytes for name in ("key", "value", "headers"))
+            if size > MOST_BYTES:
+                return None
             pids = [number] * batch.num_rows
             of_topic.update(_rows(batch, pids, is_timed=topic not in untimed))
     return {topic: rows for topic, rows in found.items() if rows}

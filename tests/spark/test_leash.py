@@ -7,6 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotTrusted
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
 from orchestrator.coordinator.transport import connect
-from pipeline.spark.hosted_task import _stderr_to, _tail
+from pipeline.spark.hosted_task import STDERR_BYTES, _stderr_to, _tail
 from pipeline.spark.leash import DriverAway, Hosted, Leash, hosted
 from pipeline.spark.leash_server import LeashServer, Remote
 from workers.spec import BOUNCE, LEAVE, STOP
@@ -252,3 +253,16 @@ def test_a_later_attempt_adds_to_what_an_earlier_one_wrote(tmp_path: Path) -> No
             os.write(2, text)
         assert _tail(path, begun) == text.decode()
     assert path.read_bytes() == b"why the first one crashed\nthe second\n"
+
+
+def test_of_what_many_attempts_wrote_the_end_alone_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "stderr.log"
+    path.write_bytes(b"x" * (8 << 20) + b"the end")
+    tracemalloc.start()
+    try:
+        shown = _tail(path, 5)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(shown) == STDERR_BYTES and shown.endswith("the end")
+    assert _tail(path, (8 << 20) + 4) == "end"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.app import App
-from pipeline.spark import verifying
+from pipeline.spark import under_way, verifying
 from pipeline.spark.rows import ROWS, Row, table_of
 from pipeline.spark.under_way import take_out
 from pipeline.spark.verifying import Wanted, audit, verify
@@ -168,8 +168,12 @@ async def test_what_waits_and_is_wrong_is_found(begun: Place) -> None:
 
 
 @pytest.mark.spark
-async def test_more_than_memory_holds_is_not_taken_out(begun: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifying, "MOST", 13)
+@pytest.mark.parametrize("module, limit", ((verifying, "MOST"), (under_way, "MOST_BYTES")))
+async def test_more_than_memory_holds_is_not_taken_out(
+    begun: Place, monkeypatch: pytest.MonkeyPatch, module: Any, limit: str
+) -> None:
+    """Of records that are long there were too many below a million."""
+    monkeypatch.setattr(module, limit, 13, raising=False)
     log = await busy(begun)
     facts = await audit(APP, begun.url, Wanted(), say=begun.said.append, session=begun.spark)
     assert [(c["check"], c["found"]) for c in facts["checks"] if not c["ok"]] == [
