@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pipeline.spark.one_file import one_file
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
@@ -31,7 +33,7 @@ def of_all(session: SparkSession, path: str) -> StructType | None:
     first = dict(zip(reversed(heads), reversed(files), strict=True))  # a file of each
     if len(first) == 1:
         return None
-    names = [_escaped(str(_path(session, file).toString())) for file in first.values()]
+    names = [one_file(str(_path(session, file).toString())) for file in first.values()]
     kinds = [session.read.format("avro").load(name)._jdf.schema() for name in names]
     merged, *others = kinds
     for other in others:
@@ -55,8 +57,3 @@ def _path(session: SparkSession, file: str) -> Any:
     """Spark lists files as addresses, in which a space is %20."""
     java: Any = session.sparkContext._jvm
     return java.org.apache.hadoop.fs.Path(java.java.net.URI(file))
-
-
-def _escaped(file: str) -> str:
-    """The name of one file, where Spark takes patterns."""
-    return "".join(f"\\{letter}" if letter in "*?[]{}\\" else letter for letter in file)

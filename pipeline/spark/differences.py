@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.spark.one_file import one_file
 from pipeline.spark.rows import COLUMNS, PLACE
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def kept(rows: DataFrame, folder: Path, name: str) -> tuple[str, dict[str, dict[
     """The rows in a file, and how many there are of each subject and kind."""
     path = str(folder / "differences" / name)
     rows.select(*FIELDS).write.parquet(path)
-    read = rows.sparkSession.read.schema(DIFFERENCE).parquet(path)
+    read = rows.sparkSession.read.schema(DIFFERENCE).parquet(one_file(path))
     found: dict[str, dict[str, int]] = {}
     for subject, kind, times in read.groupBy("subject", "kind").sum("times").collect():
         found.setdefault(subject, {})[kind] = int(times)
@@ -91,7 +92,7 @@ def computed_tables(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     path = F.col("_metadata.file_path")
     number = F.regexp_extract(path, r"/\d+_(\d+)/state/", 1).cast("int")
     name = F.url_decode(F.regexp_extract(path, r"/state/([^/]+)\.parquet", 1))
-    read = session.read.schema("key binary, value binary").parquet(*paths)
+    read = session.read.schema("key binary, value binary").parquet(*map(one_file, paths))
     copy = F.lit(0).alias("copy")
     return read.select(name.alias("subject"), number.alias("partition"), copy, "key", F.col("value").alias("expected"))
 
@@ -123,7 +124,7 @@ def _sure(
     from pyspark.sql import functions as F
 
     path, differing = kept(rows, folder, name)
-    whole = rows.sparkSession.read.schema(DIFFERENCE).parquet(path)
+    whole = rows.sparkSession.read.schema(DIFFERENCE).parquet(one_file(path))
     still = whole.join(changelogs.again(), by).where(F.col("there").eqNullSafe(F.col(changelogs.side))).select(*by)
     unsure = changelogs.after().select(*by).distinct().join(still, by, "left_anti")
     path, kinds = kept(whole.join(unsure, by, "left_anti"), folder, f"{name}-sure")
@@ -153,7 +154,7 @@ def sent(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     read = (
-        session.read.schema(COLUMNS).parquet(*paths) if paths else session.createDataFrame([], COLUMNS)
+        session.read.schema(COLUMNS).parquet(*map(one_file, paths)) if paths else session.createDataFrame([], COLUMNS)
     )
     sender = F.regexp_extract(F.col("_metadata.file_path"), r"/(\d+_\d+)/outputs/", 1) if paths else F.lit("")
     return read.withColumns({"sender": sender, "subject": F.col("topic"), "partition": F.col("pid")})

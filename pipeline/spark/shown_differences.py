@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.spark.differences import DIFFERENCE
+from pipeline.spark.one_file import one_file
 from pipeline.spark.rows import FLUSH_ROWS, unpacked
 from pipeline.time.stored_form import StoredForm
 from pipeline.values.json_values import shown
@@ -95,7 +96,7 @@ def rows_of(session: SparkSession, subject: Subject, path: str) -> DataFrame:
     """The differences of a check."""
     from pyspark.sql import functions as F
 
-    return session.read.schema(DIFFERENCE).parquet(path).where(F.col("subject") == subject.name)
+    return session.read.schema(DIFFERENCE).parquet(one_file(path)).where(F.col("subject") == subject.name)
 
 
 def first(session: SparkSession, subject: Subject, path: str, limit: int) -> list[Any]:

@@ -25,6 +25,7 @@ from pipeline.spark.history import ReadJob, history_job, history_rows
 from pipeline.spark.inputs import EARLIER, Computed, Files, Inputs, followed, whole
 from pipeline.spark.log_source import log_frame, slices
 from pipeline.spark.moving import moved
+from pipeline.spark.one_file import one_file
 from pipeline.spark.reading import FileItem, Item, LogItem, ReadingJob, SentItem, noted, read_items
 from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.session import failure
@@ -174,7 +175,7 @@ class StageRows:
         frames += [self._one_after_the_other(name) for name in plain if name not in alone]
         for name in sub.sources:
             if paths := self._rekeyed(name):
-                frames.append(self._session.read.schema(COLUMNS).parquet(*map(str, paths)))
+                frames.append(self._session.read.schema(COLUMNS).parquet(*map(one_file, paths)))
         return reduce(lambda one, other: one.unionByName(other), frames)
 
     def _sent(self, topic: str) -> DataFrame:
@@ -182,7 +183,7 @@ class StageRows:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        sent = self._session.read.schema(COLUMNS).parquet(*map(str, self._computed.outputs(topic)))
+        sent = self._session.read.schema(COLUMNS).parquet(*map(one_file, self._computed.outputs(topic)))
         until = [(p.number, end) for p, end in self._inputs.until.items() if p.topic == topic]
         ends = self._session.createDataFrame(until, "pid int, until bigint")
         placed = Window.partitionBy("pid").orderBy(*PLACE)
@@ -239,7 +240,7 @@ class StageRows:
             except Exception as error:
                 raise failure(self._session, error) from error
             self._gather(topic)
-        return self._session.read.schema(COLUMNS).parquet(str(kept))
+        return self._session.read.schema(COLUMNS).parquet(one_file(kept))
 
     # ---- files
 

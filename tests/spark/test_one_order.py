@@ -89,7 +89,7 @@ async def test_the_order_of_a_task(tmp_path: Path, spark: Any, monkeypatch: pyte
     await backfill(
         "tests.spark.trails:app",
         f"sqlite:{tmp_path / 'log.db'}",
-        tmp_path / "snapshots",
+        tmp_path / "snapshots [of] {2026}",  # where Spark would take patterns
         history={"left": [str(tmp_path / f"{number}.parquet") for number in range(FILES)]},
         memory_bytes=memory_bytes,
         say=lambda text: None,
