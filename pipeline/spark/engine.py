@@ -120,6 +120,8 @@ class Engine:
             if f"subtopology {sub.number}" in computed.seconds:
                 self._clear_stage(sub)
             facts = self._stage(sub)
+            # what it sent before it was complete is not read for what it does not send any more
+            shutil.rmtree(computed.work / EARLIER / f"{sub.number}", ignore_errors=True)
             self._take_out(sub)
             computed.tasks.update({one.task: one for one in facts})
             seconds = monotonic_s() - begun

@@ -6,6 +6,8 @@ The tasks are real, and are given what earlier stages have sent in the order in 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,11 @@ from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.resources import Resources
+from pipeline.spark.engine import Engine
+from pipeline.spark.inputs import Inputs
+from pipeline.spark.stage import TaskFacts
 from pipeline.spark.stage_order import in_order_at_one_time, messages_of, stages
+from pipeline.spark.stage_rows import StageRows
 from pipeline.spark.task_state import TaskState
 
 Sent = list[tuple[Any, str, str]]
@@ -129,6 +135,39 @@ def test_a_join_with_what_another_join_writes() -> None:
 
     sent: Sent = [(customers, "ann", "Ann"), (orders, "o1", "ann"), (items, "i1", "o1")]
     assert by_driver(app, sent, out) == of_stages(app, sent, out) == {"i1": "Ann"}
+
+
+def test_messages_that_are_not_sent_any_more_are_not_read(tmp_path: Path) -> None:
+    """A stage that runs again with more answers may have nothing to send: what it had sent before was read for that."""
+    app = App("row", partitions=1)
+    rows = app.topic("rows", key=str, value=str)
+
+    @app.foreign_key_join(app.table_of(rows), rows, key=str)
+    def join(row: Record[str, str], other: Any) -> None:
+        """Both sides are one subtopology."""
+
+    topology = app.topology()
+    prepared: Any = SimpleNamespace(app=app, topology=topology, topics=topology.topics)
+    inputs = Inputs("m:app", prepared, "", "", {}, {})
+    none: Any = None
+    [sub] = topology.subtopologies
+
+    class Sending(Engine):
+        sent = 0
+
+        def _stage(self, sub: Subtopology) -> list[TaskFacts]:
+            task = self._computed.work / f"{sub.number}_0"
+            task.mkdir()
+            if self.sent < 2:
+                (task / "rekeyed").mkdir()
+                (task / "rekeyed" / "messages.parquet").touch()
+            self.sent += 1
+            return []
+
+    engine = Sending(none, inputs, tmp_path, None, 0)
+    computed = engine.run(lambda line: None)
+    assert engine.sent == 3
+    assert not StageRows(none, inputs, computed, none, sub)._rekeyed("messages")
 
 
 def test_a_join_that_follows_from_itself_is_refused() -> None:
