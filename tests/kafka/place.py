@@ -106,9 +106,9 @@ def owner(number: int, lease: Lease, scope: str = "0_0", transactional_id: str =
     return OwnerRecord(scope, number, "m", transactional_id, lease.term)
 
 
-def count(number: int) -> TaskCommit:
+def count(number: int, epoch: int = 1) -> TaskCommit:
     """One record to each topic, and the position: they agree at every moment, or a commit was torn."""
-    return TaskCommit("0_0", 1, {OUT: records(str(number)), CHANGES: records(str(number))}, {IN: number})
+    return TaskCommit("0_0", epoch, {OUT: records(str(number)), CHANGES: records(str(number))}, {IN: number})
 
 
 async def leave_open(
