@@ -150,7 +150,7 @@ async def repartition(
         note.application, note.may_be = app.id, noted is not None and not is_plan
         async with ends_forward(note), spark(session, f"repartition {app.id}", cluster) as spark_:
             given = spark_, app_ref, url
-            is_rest = noted is not None and await _moves_already(log, app.id, to)
+            is_rest = noted is not None and await _moves_already(log, app.id)
             if is_plan:
                 job = await _job(log, app, layout, before, to, is_rest=is_rest)
                 look = partial(_moves, *given, job, layout, most_forward_ms, passes=False, is_rest=is_rest)
@@ -164,7 +164,7 @@ async def repartition(
                 lease_held(log, app.id, "repartition") as held,
             ):
                 await _fence(log, held.lease)
-                is_rest = noted is not None and await _moves_already(log, app.id, to)
+                is_rest = noted is not None and await _moves_already(log, app.id)
                 if noted is None and not has_grown:
                     await refuse_unread(log, app.id, layout.sources())
                 elif not is_rest:  # topics may have grown, and the app cannot process anything before it ends
@@ -178,7 +178,7 @@ async def repartition(
                 try:
                     if noted is None and not has_grown:  # what came while Spark was looking
                         await refuse_unread(log, app.id, layout.sources())
-                    await _carry_out(log, url, held, app, layout, job, found, note)
+                    await _carry_out(log, url, held, app, layout, job, found, note, is_rest)
                 finally:
                     await asyncio.to_thread(found.close)
         sizes = {**_sizes(found), "write_s": round(monotonic_s() - paused, 2)}
@@ -289,10 +289,9 @@ async def _before(log: GroupLog, application: str, layout: Layout, noted: bytes 
     return min(layout.counts.values()) if kept is None else int(kept)
 
 
-async def _moves_already(log: GroupLog, application: str, to: int) -> bool:
-    """Whether one that did not end has written the first transaction: what is left are entries that move."""
-    kept = await log.metadata(application, REPARTITIONED, "inputs")
-    return kept is not None and json.loads(kept)["to"] == to
+async def _moves_already(log: GroupLog, application: str) -> bool:
+    """Whether one that did not end has written the first transaction. REPARTITIONED stays, and may be of an earlier one."""
+    return await log.metadata(application, REPARTITION, "ends") is not None
 
 
 async def _fence(log: GroupLog, lease: Lease) -> None:
@@ -340,19 +339,21 @@ async def _job(log: GroupLog, app: App, layout: Layout, before: int, to: int, *,
 
 
 async def _carry_out(
-    log: GroupLog, url: str, held: Held, app: App, layout: Layout, job: MoveJob, found: Found, note: Noted
+    log: GroupLog, url: str, held: Held, app: App, layout: Layout, job: MoveJob, found: Found, note: Noted, again: bool
 ) -> None:
-    """The note, the partitions, what time brings about, the entries, the end of the note: each step may be done again."""
+    """The note, the partitions, what time brings about (not `again`), the entries, the end of the note: each may be done again."""
     application, now_ms = held.lease.application, wall_ms()
     await held.check()
     grown = [name for name, count in layout.counts.items() if count != job.to]
     await log.check_rights(application, Intended(grown=grown, seeds=True))
+    if not again:  # one that ended, but for its last step, may have left it
+        await log.put_metadata(application, REPARTITION, "ends", None, lease=held.lease)
     await log.put_metadata(application, REPARTITION, "from", str(job.before).encode(), lease=held.lease)
     note.may_be = True
     await log.put_metadata(application, REPARTITION, "to", str(job.to).encode(), lease=held.lease)
     for name in sorted(layout.counts):
         await log.grow_topic(name, job.to)
-    if not await _moves_already(log, application, job.to):
+    if not again:
         await refuse_misplaced(log, url, application, (await _grown(log, layout)).sources(), job.to, layout.rekeys())
         await _pass_time(log, held, app, layout, job, found, now_ms)
     await _move(log, held, found, now_ms)

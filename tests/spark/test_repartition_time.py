@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,8 @@ from tests.time import watch
 from tests.time.test_live import FAST, Beat, by_key, driver_answer, history, live_answer, produce
 from workers.commands.consume import read_all
 from workers.errors import AppRefused
-from workers.prepare import REPARTITION, prepare, refuse_half_done
+from workers.fleet.held_lease import lease_held
+from workers.prepare import REPARTITION, REPARTITIONED, prepare, refuse_half_done
 
 pytestmark = pytest.mark.spark
 WATCH, FAILING = "tests.time.watch:app", "tests.spark.failing:app"
@@ -135,6 +137,28 @@ async def test_it_is_what_the_same_functions_give_and_is_done_once(
     assert (await entries(log), await sent(log)) == (expected, answer)
     assert (await laid_out(place, 3))["outcome"] == "nothing to do"
     assert {(await prepare(log, watch.app)).counts()[name] for name in facts["topics"]} == {3}
+    await log.close()
+
+
+@pytest.mark.long
+async def test_what_an_earlier_one_to_the_same_number_left_does_not_pass_for_its_own(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of topics that an upgrade brought, or that were made anew: what time brings about was left out, where it was cut off as well."""
+    records = history(300, 11)
+    log = await begun(place, records)
+    expected, answer, due = await asyncio.to_thread(by_functions, records)
+    assert due
+    async with lease_held(log, "watch", "repartition") as held:
+        laid = json.dumps({"to": 3, "ends": {}}).encode()
+        await log.put_metadata("watch", REPARTITIONED, "inputs", laid, lease=held.lease)
+        await log.put_metadata("watch", REPARTITION, "ends", b"{}", lease=held.lease)  # its last step was not done
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteLog, "seed_positions", broken)
+        with pytest.raises(StateError):
+            await laid_out(place, 3)
+    assert (await laid_out(place, 3))["outcome"] == "done"
+    assert (await entries(log), await sent(log)) == (expected, answer)
     await log.close()
 
 
