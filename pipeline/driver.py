@@ -326,7 +326,7 @@ class Driver:
         while True:
             try:
                 await process.run_async(records) if process.needs_async else process.run(records)
-            except BaseException as error:  # also one that is cancelled: its records are in their topics
+            except (ProcessorFailed, asyncio.CancelledError) as error:  # the records are in their topics
                 left = process.left(records)
                 left = behind(left, error) if isinstance(error, ProcessorFailed) else left
                 self._inbox[task].put_back(process.partition, left)

@@ -15,7 +15,10 @@ from orchestrator.group.members import Member, is_released
 from orchestrator.group.state import GroupState, Phase
 from orchestrator.model import TaskId
 
-STOOD_STILL_MS = 750  # a gap between two steps that a coordinator at work does not leave
+STEPS_EVERY_MS = (
+    500  # at least, of a coordinator at work: that much of a gap counts, or one that is slow for good replaced nobody
+)
+STOOD_STILL_MS = 750  # a gap between two steps that one at work does not leave
 
 
 def watch(group: GroupState, now_ms: int) -> ch.Decisions:
@@ -46,7 +49,7 @@ def pause_before(group: GroupState, now_ms: int) -> int:
     its members, so that time does not count as their silence. Members are replaced after three heartbeats, or the grace, of which
     one may have passed before it stood still."""
     gap_ms = now_ms - group.last_step_ms
-    return gap_ms if gap_ms > max(STOOD_STILL_MS, group.settings.heartbeat_ms) else 0
+    return gap_ms - STEPS_EVERY_MS if gap_ms > max(STOOD_STILL_MS, group.settings.heartbeat_ms) else 0
 
 
 def _watch_members(group: GroupState, now_ms: int) -> ch.Decisions:

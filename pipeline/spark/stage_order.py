@@ -142,8 +142,9 @@ def _circle(
             "read it in a processor of its own"
         )
     return (
-        f"{', '.join(sorted(waits.intersection(messages)))}, between the sides of foreign-key joins, follow from themselves, "
-        "because functions of joins write tables that go into their own sides; Spark cannot order that: let them write other tables"
+        f"{', '.join(sorted(waits.intersection(messages)))}, between the sides of foreign-key joins, may follow from themselves: "
+        "a function takes a table that such a join writes, and one of its sides, which it may write; Spark cannot order that: let them "
+        "take tables of their own"
     )
 
 

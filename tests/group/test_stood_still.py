@@ -44,6 +44,20 @@ def test_fences_none_of_those_it_did_not_hear(heartbeat_ms: int, gap_ms: int) ->
     assert not [one for one in effects if isinstance(one, ev.Fence)]
 
 
+def test_one_that_is_slow_for_good_still_replaces_who_is_gone() -> None:
+    """All of each gap was discounted, and nothing was silence any more."""
+    settings = Settings(standbys=1)
+    owners = [Owner(task, 1, f"S{n}", f"S{n}#1", 1) for n, task in enumerate(TASKS)]
+    group = Group(settings, map(Task, TASKS), owners, now_ms=0)
+    for number in range(2):
+        group.step(ev.Joined(number, join_request(number), status_of(group, number)), 0)
+    fenced: list[ev.Effect] = []
+    for now_ms in range(0, 30_000, settings.heartbeat_ms + 100):  # the first of them is gone
+        group.step(ev.Heartbeat(1, status_of(group, 1)), now_ms)
+        fenced += [one for one in group.step(ev.Tick(), now_ms) if isinstance(one, ev.Fence)]
+    assert fenced == [ev.Fence("S0#1")]
+
+
 def test_still_waits_for_those_of_the_coordinator_before() -> None:
     settings = Settings()
     owners = [Owner(task, 1, f"S{n}", f"S{n}#1", 1) for n, task in enumerate(TASKS)]

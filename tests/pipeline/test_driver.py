@@ -384,3 +384,26 @@ async def test_what_a_cancelled_send_has_not_completed_goes_with_what_is_sent_ne
         await driver.send(numbers, "a", 4_000)
         assert driver.table(sums) == {"a": 4_321}
         assert [value for _, value in driver.items(numbers)] == [1, 20, 300, 4_000]
+
+
+def test_what_is_no_error_of_a_processor_takes_its_record_along() -> None:
+    """As `pytest.fail` in one: each later send called that record again, and came no further."""
+
+    class Ended(BaseException):
+        pass
+
+    app, called = App("ended", partitions=1), list[int]()
+    numbers = app.topic("numbers", key=str, value=int)
+
+    @app.processor(numbers)
+    def end(number: Record[str, int]) -> None:
+        called.append(number.value)
+        if number.value == 1:
+            raise Ended
+
+    with Driver(app) as driver:
+        driver.send(numbers, "a", 0)
+        with pytest.raises(Ended):
+            driver.send(numbers, "a", 1)
+        driver.send(numbers, "a", 2)
+    assert called == [0, 1, 2]

@@ -17,6 +17,7 @@ from tests.workers.test_record_loop import TASKS, HeldLog, count, running, until
 from tests.workers.test_restores_at_once import opened, restoring
 from tests.workers.test_restores_at_once import until as until_here
 from workers.prepare import prepare
+from workers.tasks.stores import StoreOpener
 from workers.worker.offered_stores import answered
 
 TASK = TaskId(0, 0)
@@ -103,4 +104,46 @@ async def test_it_is_not_taken_as_it_lies_where_it_could_not_be_wiped(tmp_path: 
             assert (found["last"].source, found["first"].source) == ("empty", "empty")
             assert found["last"].store.offset == 0
             for one in found.values():
+                one.store.close()
+
+
+async def test_another_store_that_lies_there_by_now_is_not_the_damaged_one(tmp_path: Path) -> None:
+    """Another worker of the instance had the task meanwhile, and had restored it."""
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, two_tables())
+    await log.append({prepared.changelog(TASK, "last"): [NewRecord(b"a", b"1", 1)]})
+    async with restoring(tmp_path, log, prepared) as worker:
+        run = opened(worker, 0, Role.STANDBY)
+        await until_here(lambda: bool(run.stores) and run.position() == 1)
+        run.close()
+        await run.closed()
+        path = worker.directory.table("0_0", "last")
+        worker.opener.damaged.met(TASK, StoreDamaged("no checksum", path))
+        with worker.directory.lock("0_0"):
+            worker.directory.wipe("0_0", "last")
+            other = StoreOpener(log, prepared, worker.directory, "")
+            for _ in range(2):
+                restored = await other.open(TASK)
+                restored["last"].store.write({b"a": b"1"}, 1)
+                for one in restored.values():
+                    one.store.close()
+            found = await worker.opener.open(TASK)
+            assert (found["last"].source, found["last"].store.get(b"a")) == ("disk", b"1")
+            for one in found.values():
+                one.store.close()
+
+
+async def test_what_another_process_holds_is_not_wiped(tmp_path: Path) -> None:
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, two_tables())
+    async with restoring(tmp_path, log, prepared) as worker:
+        other = StoreOpener(log, prepared, worker.directory, "")
+        with worker.directory.lock("0_0"):
+            held = await other.open(TASK)
+            worker.opener.damaged.met(TASK, StoreDamaged("no checksum", worker.directory.table("0_0", "last")))
+            run = opened(worker, 0, Role.STANDBY)  # waits for the lock
+            run.close()
+            await run.closed()
+            assert worker.directory.table("0_0", "last").exists()
+            for one in held.values():
                 one.store.close()

@@ -11,7 +11,7 @@ from orchestrator.member.events import Assigned
 from orchestrator.model import Assignment, TaskId
 from state.log.group_store import MetadataKind
 from state.log.memory import MemoryLog
-from state.log.protocol import Partition
+from state.log.protocol import NewRecord, Partition, TopicSpec
 from tests.workers.test_record_loop import HeldLog, count, running, until
 from tests.workers.test_unreadable import RottenLog
 from workers.tasks import halts
@@ -119,11 +119,21 @@ async def test_of_a_task_that_waits_for_a_global_table(tmp_path: Path) -> None:
         assert not life.done()
 
 
-async def test_a_halt_that_was_written_late_holds_no_task(tmp_path: Path) -> None:
-    """Its owner had lost the task; the next one has committed the record."""
-    log = MemoryLog()
-    await halts.write(log, "x", "0_0", halt := Halt("in", 0, 17, "no", 1))
-    found = await halts.not_outrun(log, "x", "0_0", halt, {Partition("in", 0): 17})
-    assert found == halt
-    assert await halts.not_outrun(log, "x", "0_0", halt, {Partition("in", 0): 18}) is None
+async def test_a_halt_that_was_written_late_holds_no_task() -> None:
+    """Its owner had lost the task; the next one has committed the record. Not so one whose record retention has removed."""
+    log, place, halt = MemoryLog(markers=False), Partition("in", 0), Halt("in", 0, 3, "no", 1)
+    await log.create_topic(TopicSpec("in", 1))
+    for number in range(6):
+        await log.append({place: [NewRecord(b"k", b"v", number)]})
+    lease = await log.acquire("x", "i1", "", None)
+    assert lease is not None and await log.seed_positions(lease, {place: 3}, {})
+    await halts.write(log, "x", "0_0", halt)
+    assert await halts.not_outrun(log, "x", "0_0", halt, {place: 3}) == halt
+    assert await halts.not_outrun(log, "x", "0_0", halt, {place: 5}) == halt, "it begins further on than was committed"
+    await log.forget_positions(lease, [place])
+    assert await log.seed_positions(lease, {place: 4}, {})
+    assert await halts.not_outrun(log, "x", "0_0", halt, {place: 4}) is None
     assert await halts.read(log, "x", "0_0") is None
+    await halts.write(log, "x", "0_0", halt)
+    assert await log.trim({place: 4}) == 4
+    assert await halts.not_outrun(log, "x", "0_0", halt, {place: 4}) == halt

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.model import Role, TaskId
 from state import history
+from state.errors import DirectoryFull
 from state.log.group_store import Lease
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition
@@ -97,3 +98,24 @@ async def test_a_term_that_begins_while_a_store_is_opened_is_not_missed(tmp_path
         run = opened(worker, 0, Role.STANDBY)
         await until(lambda: bool(run.stores) and run.position() == ENTRIES)
         assert run.stores["last"].store.stamp()[history.STAMP] == f"of term {renewed[0]}"
+
+
+async def test_one_that_cannot_be_written_costs_its_task_and_no_other_its_stamp(tmp_path: Path) -> None:
+    log = MemoryLog(markers=False)
+    terms = Terms(log, await prepare(log, app_of(2)))
+    await terms.next()
+    for number in range(2):
+        await log.append({terms.prepared.changelog(TaskId(0, number), "last"): [NewRecord(b"a", b"1", 1)]})
+    async with restoring(tmp_path, log, terms.prepared) as worker:
+        runs = [opened(worker, number, Role.STANDBY) for number in range(2)]
+        await until(lambda: all(run.stores and run.position() == 1 for run in runs))
+
+        def full(*_: object, **__: object) -> None:
+            raise DirectoryFull("no space")
+
+        runs[0].stores["last"].store.write = full  # type: ignore[method-assign]
+        await worker.stamps.renew(term := await terms.next())
+        assert runs[0].closing and not runs[1].closing
+        assert runs[1].stores["last"].store.stamp()[history.STAMP] == f"of term {term}"
+        del runs[0].stores["last"].store.write
+        await runs[0].closed()

@@ -8,6 +8,7 @@ worker looks whether a halt of a task that it holds was taken back (`halt_watch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -16,6 +17,7 @@ from pipeline.errors import DueCallId, ProcessorFailed, shown_place
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition
 
+logger = logging.getLogger("orchestrator.task")
 HALTS = MetadataKind("halt")
 Place = tuple[str, int, int]  # of a record: topic, partition, offset
 
@@ -146,12 +148,16 @@ def is_behind(positions: Mapping[Partition, int], place: Place) -> bool:
 async def not_outrun(
     log: GroupLog, application: str, task: str, halt: Halt | None, positions: Mapping[Partition, int]
 ) -> Halt | None:
-    """The halt of a task that begins at these positions. One whose record lies before them was written late, by an owner that had
-    lost the task, and is taken back: the record is processed."""
+    """The halt of a task that begins at these positions. One whose record is there and committed was written late, by an owner that had
+    lost the task, and is taken back. One whose record retention has removed stays, though the task would begin behind it."""
     while halt is not None and not halt.skip and not halt.is_due and is_behind(positions, halt.place):
+        partition = Partition(*halt.place[:2])
+        committed, starts = await log.positions(application, [partition]), await log.starts([partition])
+        if not is_behind(committed, halt.place) or starts[partition] > halt.offset:
+            return halt
         seen = await log.metadata(application, HALTS, task)
-        if seen is not None and decode(seen) == halt:
-            await take_back(log, application, task, seen, skip=False)
+        if seen is not None and decode(seen) == halt and await take_back(log, application, task, seen, skip=False):
+            logger.warning("%s was halted at %s, which is committed by now: it goes on", task, halt.record)
         halt = await read(log, application, task)
     return halt
 

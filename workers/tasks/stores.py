@@ -200,7 +200,12 @@ class StoreOpener:
         if reason is not None:
             return self._instead(store, change, reason)
         assert store is not None
-        self._mark(store, change)
+        try:
+            self._mark(store, change)
+        except StateError:
+            with suppress(StateError):
+                store.close()
+            raise
         return store
 
     def _instead(self, store: Store | None, change: _Changelog, reason: str) -> Store:

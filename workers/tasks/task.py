@@ -254,12 +254,11 @@ class TaskRun:
     async def _begin(self) -> None:
         """Process from the committed positions on; hold the task and process nothing where it is halted."""
         epoch = self.epoch
-        if self.release_wanted:
-            return  # that is the next step
         # Who looks whether a halt was taken back must not take a task that begins for one that is held.
         self.halt = None
         self._asked = self._asked or self._ask()
-        answers = await self._asked.answers()  # it stays in the field: a release, and an end, wait for no answer
+        # It stays in the field: a release, and an end, wait for no answer.
+        answers = None if self.release_wanted else await self._asked.answers()
         is_given_up = self.closing or self.release_wanted or (self.role, self.epoch) != (Role.ACTIVE, epoch)
         if answers is None or is_given_up:
             return
@@ -338,10 +337,11 @@ class TaskRun:
             self.worker.restores.drop(partition)
         self.stop_processing()
         stores, self.stores, self.by_changelog = self.stores, {}, {}
-        errors = [await close(opened.store) for opened in stores.values()]
-        for error in (*errors, await self.worker.opener.damaged.discard(self.id)):
-            if error is not None:
+        for opened in stores.values():
+            if (error := await close(opened.store)) is not None:
                 self.worker.failed(self, error)
+        if self._lock is not None and (error := await self.worker.opener.damaged.discard(self.id)) is not None:
+            self.worker.failed(self, error)
         self._unlock()
 
     def _unlock(self) -> None:

@@ -181,8 +181,8 @@ class StampPort(WorkerPort, Protocol):
 
     @property
     def opener(self) -> StoreOpener: ...
-    def crashed(self, error: BaseException) -> None:
-        """An internal error."""
+    def failed(self, run: TaskRun, error: StateError) -> None:
+        """The state of a task failed."""
 
 
 class HaltPort(WorkerPort, Protocol):

@@ -36,21 +36,27 @@ class Stamps:
         except StateError as error:
             self._worker.crashed(error)
             return
-        stores = [self._mark(opened, stamp) for run in self._worker.runs.values() for opened in run.stores.values()]
+        runs = list(self._worker.runs.values())
+        stores = [opened.store for run in runs for opened in run.stores.values()]
+        sure = [(run, opened.store) for run in runs for opened in run.stores.values() if self._mark(opened, stamp)]
+        for run, store in sure:
+            try:
+                store.write({}, store.offset, is_whole=False)
+            except StateError as error:
+                self._worker.failed(run, error)
         if term >= self._written_term + history.OLD:
             self._written_term = term
             await asyncio.to_thread(_flush, stores)
 
-    def _mark(self, opened: Opened, stamp: str) -> Store:
+    def _mark(self, opened: Opened, stamp: str) -> bool:
+        """For what is written next; returns whether it is also of what the store has, which else may be of another history."""
         store = opened.store
         is_waiting = self._waiting.get(store) == store.offset  # a mark that was not written says nothing of what it has
         is_sure = not is_waiting and self._worker.opener.is_of_this_history(opened)
         store.mark(history.STAMP, stamp)
-        if is_sure and store.offset:
-            store.write({}, store.offset, is_whole=False)
-        elif not is_sure:  # what it has may be of another history: the mark is of what is written next
+        if not is_sure:
             self._waiting[store] = store.offset
-        return store
+        return is_sure and store.offset > 0
 
 
 def _flush(stores: Sequence[Store]) -> None:
