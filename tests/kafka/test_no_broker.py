@@ -24,7 +24,7 @@ from tests.cli.console import Console
 COMMANDS = (
     *(("run", "bank:app"), ("produce", "bank:app", "payments"), ("consume", "bank", "payments"), ("status", "bank")),
     *(("topics", "list", "bank"), ("topics", "create", "bank:app"), ("topics", "describe", "bank", "payments")),
-    *(("scale-down", "bank", "--to", "50%"), ("wait", "bank"), ("query", "bank", "balances", "ann")),
+    *(("scale-down", "bank", "--to", "50%"), ("query", "bank", "balances", "ann")),
 )
 PAYMENT = '{"key": "ann", "value": {"account": "ann", "amount": 5}}'
 

@@ -22,7 +22,7 @@ CAUGHT_BY: dict[str, int] = {
     "an_ending_before_the_last_record": 26,
     "an_ending_before_the_last_change": 3,
     "an_ending_is_kept": 75,
-    "trust_any_store": 8,
+    "trust_any_store": 7,
     "orderly_stop_kills": 0,
     "a_stopped_worker_lives_on": 15,
     "an_orphan_lives_on": 0,
