@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from state.log.group_store import GroupStore, MetadataKind
+from state.log.group_store import MetadataKind
 from state.log.protocol import FOR_EVER, GroupLog, TopicInfo
 from workers.errors import AppRefused
 
@@ -35,10 +35,16 @@ async def topics_there(log: GroupLog, topology: Topology, beside: Collection[str
     return there
 
 
-async def refuse_others(log: GroupStore, topology: Topology, there: Mapping[str, TopicInfo]) -> None:
+async def refuse_others(log: GroupLog, topology: Topology, there: Mapping[str, TopicInfo]) -> None:
     """Raises AppRefused where one of the topics that the app ran on is gone, or is another one by now."""
-    for name, topic_id in sorted((await log.metadata_of(topology.app_id, TOPIC_IDS)).items()):
-        if reason := problem(name, topic_id.decode(errors="replace"), there.get(name), topology):
+    kept = {
+        name: found.decode(errors="replace")
+        for name, found in (await log.metadata_of(topology.app_id, TOPIC_IDS)).items()
+    }
+    if any(problem(name, kept[name], there.get(name), topology) for name in kept):
+        there = await topics_there(log, topology)  # a process that starts beside this one has made some since
+    for name in sorted(kept):
+        if reason := problem(name, kept[name], there.get(name), topology):
             raise AppRefused(f"'{topology.app_id}': {reason}")
 
 

@@ -117,3 +117,17 @@ async def test_what_is_accepted_is_kept_anew(monkeypatch: pytest.MonkeyPatch) ->
     await topic_identities.check(log, bank())
     await topic_identities.keep(log, await prepare(log, bank()))
     await topic_identities.check(log, bank())
+
+
+async def test_a_topic_that_a_process_made_which_starts_beside_this_one_was_not_deleted() -> None:
+    """Of four instances of a new app that began at one moment one was refused: it had looked for topics before another made them."""
+    log, app = MemoryLog(), App("bank", partitions=1)
+    payments, balances = app.topic("payments", key=str, value=int), app.table("balances", key=str, value=int)
+    app.processor(payments, balances)(lambda payment, balances: None)
+    before: dict[str, TopicInfo] = {}
+    prepared = await prepare(log, app)
+    await topic_identities.keep(log, prepared)
+    await same_topics.refuse_others(log, prepared.topology, before)
+    await log.put_metadata("bank", TOPIC_IDS, "payments", b"another")
+    with pytest.raises(AppRefused, match="topic payments was deleted and created again"):
+        await same_topics.refuse_others(log, prepared.topology, before)
