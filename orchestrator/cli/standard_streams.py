@@ -1,6 +1,6 @@
 """Standard output and error of the command line, which may have no reader any more.
 
-One rule: what a command does hangs on nobody who reads its lines. What stands on standard error is lost where it cannot be
+One rule: what a command does depends on no reader of its lines. What stands on standard error is lost where it cannot be
 written, and the command goes on; so it does where the reader of its answer has gone, and its exit code stays what it is. A
 command that only reads and prints ends with its reader. Called by main.py, before a command begins.
 """

@@ -15,9 +15,8 @@ from orchestrator.group.members import Member, is_released
 from orchestrator.group.state import GroupState, Phase
 from orchestrator.model import TaskId
 
-STEPS_EVERY_MS = (
-    500  # at least, of a coordinator at work: that much of a gap counts, or one that is slow for good replaced nobody
-)
+# A coordinator at work steps at least so often. That much of a gap counts: one that is slow for good still replaces members that are gone.
+STEPS_EVERY_MS = 500
 STOOD_STILL_MS = 750  # a gap between two steps that one at work does not leave
 
 

@@ -1,7 +1,7 @@
 """Snapshots that are being made: what a job that was killed has left of one goes with the next job in the same folder.
 
 One rule: beside the folder of a snapshot lies another, hidden, whose lock is held by the process that makes it. Where that lock is
-free and the snapshot has no manifest, nobody ever writes it to its end, unless the folder has all that was computed (`kept_work`):
+free and the snapshot has no manifest, no run ever writes it to its end, unless the folder has all that was computed (`kept_work`):
 that stays, also where the run that was to write it was killed. Used by `backfill` and `snapshotting`.
 """
 

@@ -1,5 +1,5 @@
-"""A coordinator that stood still could hear nobody: that time is nobody's silence, however short it was, nor a new one's grace. And what
-the group notices of its copies afterwards."""
+"""Time in which a coordinator stood still counts neither as silence of its members nor into the grace of a new one, however short it was; and
+copies that were given up, or of which the end is not known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A release is answered whatever the task is doing: failing, waiting for its halt to be in the log, or for what it has not been told yet."""
+"""A release is answered whatever the task does: its processor fails, its halt is being written, or it waits for a global table."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from workers.log.logs import NoLog, log_path
 from workers.tasks import halts
 
 POLL_S = 0.1
+NOT_THERE_YET = LogMissing, NoLog, NoSecret, LogUnavailable  # or a broker that is away for a moment
 MAKING_S = 10.0  # a start that has just begun: with a tenth of a core the imports alone take seconds
 
 
@@ -108,12 +109,7 @@ async def _wait(args: Any) -> dict[str, Any]:
                     if monotonic_s() > deadline:
                         break
                     await asyncio.sleep(POLL_S)
-        except (
-            LogMissing,
-            NoLog,
-            NoSecret,
-            LogUnavailable,
-        ) as error:  # brokers may be started now, or be away for a moment
+        except NOT_THERE_YET as error:
             seen, making = str(error), monotonic_s() + MAKING_S
         except NotTrusted:
             raise

@@ -71,7 +71,7 @@ async def start_refused(log: GroupStore, application: str, root: Path, command: 
         return await log.replace_metadata(application, FLEET, "fleet", before, json.dumps(facts).encode())
 
     async def keep_fresh() -> None:
-        """Of a note that is old nobody on another machine knows whether its process is there."""
+        """On another machine a note that is old does not show whether its process is there."""
         while True:
             await asyncio.sleep(FRESH_MS / 4000)
             with contextlib.suppress(StateError):

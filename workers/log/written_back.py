@@ -100,8 +100,8 @@ async def take_as_it_is(
                     counts[one.partition] += len(chunk)
                     yield {one.partition: chunk}
 
-        # Until the ids that the app ran on are forgotten, behind what is written, it does not start; and who is cut off between the
-        # two is not taken for a start since, for which nothing would be written back any more.
+        # Until the ids that the app ran on are forgotten, behind what is written, it does not start; and a command that is cut off
+        # between the two is not taken for a start since, for which nothing would be written back any more.
         if has_started:
             await log.put_metadata(application, TOPIC_IDS, topic.name, _TAKING + time.encode())
         if not await log.seed_positions(lease, {}, {}, metadata=[note], parts=parts):

@@ -1,4 +1,5 @@
-"""What a task asks the log before it begins to process: its halt, where its inputs go on, what the owner before left.
+"""What a task asks the log before it begins to process: its halt, where its inputs go on, what the owner before left; and the process
+that it then begins with.
 
 One rule: it is asked after the grant, so all of it is final, and all at once: nobody runs the task meanwhile. A task whose
 stores are nearly level asks while the last records of its changelogs are read. Where the owner before has said with its release where

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,11 +23,9 @@ from state.errors import BaseMissing, ChangelogCut, DirectoryLocked, DirectoryUn
 from state.log.protocol import Partition
 from workers.calls.blame import Caution
 from workers.journal import Journal
-from workers.prepare import Prepared
 from workers.tasks import beginning, skips
 from workers.tasks.halts import Halt
 from workers.tasks.inbox import inbox
-from workers.tasks.port import Port, SharedTables
 from workers.tasks.snapshot_progress import GivenUp, reading
 from workers.tasks.stores import Opened, StoreOpener, close, origins, wait_for_capacity
 from workers.tasks.turn_size import TurnSize
@@ -53,15 +51,9 @@ class RestoreReader(Protocol):
     async def spend(self, run: TaskRun, read: int) -> None: ...
 
 
-class TaskPort(Port, Protocol):
-    """What a task needs of its worker."""
+class TaskPort(beginning.ProcessPort, Protocol):
+    """What a task needs of its worker, beside what its processors need."""
 
-    @property
-    def prepared(self) -> Prepared: ...
-    @property
-    def globals(self) -> SharedTables: ...
-    @property
-    def resources(self) -> Mapping[str, Any]: ...
     @property
     def directory(self) -> StateDirectory: ...
     @property
