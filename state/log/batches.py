@@ -157,6 +157,12 @@ def place(data: bytes | bytearray, base_offset: int) -> bytes:
     return struct.pack(">q", base_offset) + data[8:]
 
 
+def largest_time_ms(data: bytes) -> int:
+    """The latest time of the records of a batch, as its header has it: what brokers keep it by."""
+    largest: int = _timestamps.unpack_from(data, _TIMESTAMPS_AT)[1]
+    return largest
+
+
 def encode(records: Sequence[NewRecord], base_offset: int) -> bytes:
     """Consecutive batches of `records`, the first record at `base_offset`."""
     pieces: list[bytes] = []

@@ -14,6 +14,7 @@ from state.errors import UnfitRecord
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.kafka.connections import ANSWER_WITHIN_S
+from state.log.kafka.short_lived import ShortLived
 from state.log.kafka.topics import Purpose, Topics
 from state.log.kafka.unbuilt import Built, Unbuilt
 from state.log.protocol import NewRecord, Partition, Parts, TaskCommit, TopicInfo
@@ -65,16 +66,18 @@ async def build_parts(topics: Topics, parts: Parts) -> AsyncIterator[dict[Partit
         yield await build(topics, part)
 
 
-async def unbuilt(topics: Topics, tasks: Sequence[TaskCommit]) -> Unbuilt:
-    """The records of all tasks. Raises UnknownTopic; to make it raises UnfitRecord, which names the scope."""
+async def unbuilt(topics: Topics, tasks: Sequence[TaskCommit], short_lived: ShortLived) -> Unbuilt:
+    """The records of all tasks; `short_lived` looks at what is built. Raises UnknownTopic; to make it raises UnfitRecord, which names the scope."""
     records = checks.merged(tasks)
     await topics.require(records.keys())
     purposes = await topics.purposes({partition.topic for partition in records})
 
     def make() -> Built:
         try:
-            return _built(topics, records, purposes)
+            built = _built(topics, records, purposes)
         except UnfitRecord as error:
             raise checks.of_scope(error, tasks) from None
+        short_lived.look(built, purposes)
+        return built
 
     return Unbuilt([partition for partition, listed in records.items() if listed], make)

@@ -23,6 +23,7 @@ from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.left_open import Written
 from state.log.kafka.members import refuse_members
 from state.log.kafka.producer import Producer, ProducerFenced
+from state.log.kafka.short_lived import ShortLived
 from state.log.kafka.unbuilt import Unbuilt
 from state.log.protocol import MayWrite, Partition, TaskCommit
 
@@ -43,6 +44,7 @@ class Writers:
         self._opened: dict[tuple[str, str], Producer] = {}
         self._unfenced: dict[tuple[str, str], Producer] = {}  # idempotent ones, of commits at least once
         self._lost: set[tuple[str, str]] = set()
+        self._short_lived = ShortLived()
 
     def producer(self, application: str, transactional_id: str) -> Producer:
         writes = Written(None, application)
@@ -129,7 +131,7 @@ class Writers:
         self, tasks: Sequence[TaskCommit], write: Callable[[Unbuilt], Awaitable[dict[Partition, int]]]
     ) -> dict[Partition, int]:
         topics = self._cluster.topics
-        return await by_present_settings(topics, lambda: unbuilt(topics, tasks), write)
+        return await by_present_settings(topics, lambda: unbuilt(topics, tasks, self._short_lived), write)
 
     async def _why(
         self, error: ProducerFenced, application: str, transactional_id: str, topic: FactsTopic | None
