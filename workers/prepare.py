@@ -173,7 +173,8 @@ async def _described(log: GroupStore, app: App, topology: Topology) -> None:
     """What tools without the code need, of this version and of those before it."""
     while True:
         kept = await log.metadata(app.id, DESCRIPTION, "app")
-        description = json.dumps(app.describe(topology, json.loads(kept) if kept else None), sort_keys=True).encode()
+        # Not by name: a key that is typed has its fields in the order of its type.
+        description = json.dumps(app.describe(topology, json.loads(kept) if kept else None)).encode()
         if description == kept or await log.replace_metadata(app.id, DESCRIPTION, "app", kept, description):
             return
 

@@ -18,6 +18,7 @@ from pipeline.definitions.timed import WindowedDef
 from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
+from pipeline.values.key_changes import rewritten
 from pipeline.values.key_times import with_times
 from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.schemas import unreadable
@@ -60,6 +61,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "schema": _shown_schema(table.value_codec),
                 "key_schema": _shown_key_schema(table.key_codec),
                 "marked": True,  # its schemas are, by stored_forms.py
+                "ordered": True,  # they have the fields as they are written, not by name
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
                 **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
@@ -123,6 +125,11 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
             problem := unreadable(old.get("key_schema"), _compared(table.key_codec), is_marked="marked" in old)
         ) is not None:
             raise SchemaRefused(f"{what}: of its keys {problem}, or give the table another name")
+        if isinstance(table.key_codec, JsonCodec):
+            kept_keys, keys = old.get("key_schema"), _compared(table.key_codec)
+            problem = rewritten(kept_keys, keys, table.key_codec.type, is_ordered="ordered" in old)
+            if problem is not None:
+                raise SchemaRefused(f"{what}: of its keys {problem}, or give the table another name")
         if (table.spec.expire_ms is None) != (old.get("expire_ms") is None):
             raise SchemaRefused(
                 f"{what}: expire= cannot be given or taken away later (the time of each write is stored with "

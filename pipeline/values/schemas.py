@@ -44,7 +44,7 @@ class _Comparison:
             if pair in seen:  # a type that contains itself: judged where it was met first
                 return None
             seen = seen | {pair}
-        old, new = _resolved(old, self._old_parts), _resolved(new, self._new_parts)
+        old, new = resolved(old, self._old_parts), resolved(new, self._new_parts)
         if not _constrained(new):
             return None
         if "anyOf" in old:
@@ -57,7 +57,7 @@ class _Comparison:
         old_kind, new_kind = _type(old), new.get("type")
         if old_kind != new_kind and (old_kind, new_kind) != ("integer", "number"):
             back = f"change it back to {_kind(old)}"
-            return f"{_field(path)} was {_kind(old)} and is {_kind(new)} now, so what is stored cannot be read; {back}"
+            return f"{field(path)} was {_kind(old)} and is {_kind(new)} now, so what is stored cannot be read; {back}"
         return self._times(old, new, path) or self._limits(old, new, path) or self._members(old, new, path, seen)
 
     def _times(self, old: Schema, new: Schema, path: str) -> str | None:
@@ -68,7 +68,7 @@ class _Comparison:
         may_be_one = not self._is_marked and not any(name in old for name in _OF_TEXT)
         if before in _READ_AS[now] or (before is None and may_be_one):
             return None
-        return f"{_field(path)} is a {now} now and was {before or 'any text'}; {_EASE}"
+        return f"{field(path)} is a {now} now and was {before or 'any text'}; {_EASE}"
 
     def _keys(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
         now = new.get(KEYS)
@@ -79,7 +79,7 @@ class _Comparison:
             return None
         where = f"{path}[key]" if path else "[key]"
         if not before:
-            return f"{_field(where)} could be anything and is {_kind(now)} now; {_EASE}"
+            return f"{field(where)} could be anything and is {_kind(now)} now; {_EASE}"
         return self.problem(before, now, where, seen)
 
     def _any_of(self, old: Schema, choices: list[Schema], path: str, seen: frozenset[tuple[str, str]]) -> str | None:
@@ -88,7 +88,7 @@ class _Comparison:
             return None
         # The choice of the same kind is the one that was meant: it names the field.
         for choice, problem in zip(choices, problems, strict=True):
-            if _resolved(choice, self._new_parts).get("type") == old.get("type"):
+            if resolved(choice, self._new_parts).get("type") == old.get("type"):
                 return problem
         return problems[0]
 
@@ -96,9 +96,9 @@ class _Comparison:
         allowed = new["enum"] if "enum" in new else [new["const"]]
         given = old["enum"] if "enum" in old else [old["const"]] if "const" in old else None
         if given is None:
-            return f"{_field(path)} had any {_kind(old)} and has only {_shown(allowed)} now; allow what is stored"
+            return f"{field(path)} had any {_kind(old)} and has only {_shown(allowed)} now; allow what is stored"
         gone = [value for value in given if value not in allowed]
-        return f"{_field(path)} could be {_shown(gone)} and cannot now; allow what is stored" if gone else None
+        return f"{field(path)} could be {_shown(gone)} and cannot now; allow what is stored" if gone else None
 
     def _limits(self, old: Schema, new: Schema, path: str) -> str | None:
         for name in (*_LOWER, *_UPPER, *_EXACT):
@@ -110,7 +110,7 @@ class _Comparison:
             )
             if not looser:
                 was = "no such limit" if before is None else f"{before!r}"
-                return f"{_field(path)}: {name} is {now!r} now and was {was}; allow what is stored"
+                return f"{field(path)}: {name} is {now!r} now and was {was}; allow what is stored"
         return None
 
     def _members(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
@@ -123,25 +123,25 @@ class _Comparison:
         before, now = old.get("properties", {}), new.get("properties", {})
         required = new.get("required", ())
         for name, schema in now.items():
-            field = f"{path}.{name}" if path else name
+            place = f"{path}.{name}" if path else name
             if name in required and name not in old.get("required", ()):
                 what = "had a default" if name in before else "is new"
-                why = f"{_field(field)} {what} and has no default now, so what is stored cannot be read"
-                return f"{why}; give `{field}` a default"
+                why = f"{field(place)} {what} and has no default now, so what is stored cannot be read"
+                return f"{why}; give `{place}` a default"
             if name in before:
-                problem = self.problem(before[name], schema, field, seen)
+                problem = self.problem(before[name], schema, place, seen)
                 if problem is not None:
                     return problem
         rest = new.get("additionalProperties", True)
         if rest is False:
             gone = [name for name in before if name not in now]
             if gone:
-                return f"{_field(gone[0])} is stored and unknown fields are forbidden; keep it or allow unknown fields"
+                return f"{field(gone[0])} is stored and unknown fields are forbidden; keep it or allow unknown fields"
         if (problem := self._keys(old, new, path, seen)) is not None:
             return problem
         if isinstance(rest, Mapping):
             if not before and "properties" not in old and "additionalProperties" not in old and _constrained(rest):
-                return f"{_field(path)} had values of any type and has {_kind(rest)} now; {_EASE}"
+                return f"{field(path)} had values of any type and has {_kind(rest)} now; {_EASE}"
             values = [*before.values(), *_mappings(old.get("additionalProperties"))]
             for schema in values:
                 problem = self.problem(schema, rest, f"{path}[...]", seen)
@@ -152,9 +152,9 @@ class _Comparison:
     def _array(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
         old_fixed, new_fixed = list(old.get("prefixItems", ())), list(new.get("prefixItems", ()))
         if new.get("minItems", 0) > old.get("minItems", 0):
-            return f"{_field(path)} needs {new['minItems']} items now and could have {old.get('minItems', 0)}; {_EASE}"
+            return f"{field(path)} needs {new['minItems']} items now and could have {old.get('minItems', 0)}; {_EASE}"
         if new.get("items") is False and (old.get("items") is not False or len(old_fixed) > len(new_fixed)):
-            return f"{_field(path)} has only {len(new_fixed)} items now and could have more; {_EASE}"
+            return f"{field(path)} has only {len(new_fixed)} items now and could have more; {_EASE}"
         for position in range(max(len(old_fixed), len(new_fixed), 1)):
             before = old_fixed[position] if position < len(old_fixed) else old.get("items")
             now = new_fixed[position] if position < len(new_fixed) else new.get("items")
@@ -164,14 +164,15 @@ class _Comparison:
                 if problem is not None:
                     return problem
             elif isinstance(now, Mapping) and before is None and _constrained(now):
-                return f"{_field(path)} had items of any type and has {_kind(now)} now; {_EASE}"
+                return f"{field(path)} had items of any type and has {_kind(now)} now; {_EASE}"
         return None
 
 
 _EASE = "allow what is stored"
 
 
-def _resolved(schema: Schema, parts: Schema) -> Schema:
+def resolved(schema: Schema, parts: Schema) -> Schema:
+    """A schema itself, where it stands for one of `parts`."""
     while "$ref" in schema:
         schema = parts[str(schema["$ref"]).rsplit("/", 1)[-1]]
     return schema
@@ -194,7 +195,8 @@ def _mappings(value: Any) -> list[Schema]:
     return [value] if isinstance(value, Mapping) else []
 
 
-def _field(path: str) -> str:
+def field(path: str) -> str:
+    """How a message names what lies at `path` of a value."""
     return f"field `{path}`" if path else "the value"
 
 

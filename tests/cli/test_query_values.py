@@ -16,17 +16,29 @@ from workers.commands import query_place
 EXPIRING = """
 from datetime import timedelta
 
+import msgspec
+
 from orchestrator import App, Record, Table
+
+
+class Visit(msgspec.Struct, frozen=True):
+    who: str
+    day: int
+
 
 app = App("bank", partitions=1)
 visits = app.topic("visits", key=str, value=int)
 seen = app.table("seen", key=str, value=int, expire=timedelta(seconds=10))
 pairs = app.table("pairs", key=tuple[str, int], value=list[int], local=True)
+days = app.table("days", key=Visit, value=int, local=True)
 
 
-@app.processor(visits, seen, pairs)
-def visit(visit: Record[str, int], seen: Table[str, int], pairs: Table[tuple[str, int], list[int]]) -> None:
+@app.processor(visits, seen, days, pairs)
+def visit(
+    visit: Record[str, int], seen: Table[str, int], days: Table[Visit, int], pairs: Table[tuple[str, int], list[int]]
+) -> None:
     seen[visit.key] = visit.value
+    days[Visit(visit.key, visit.value)] = visit.value
     pairs[visit.key, visit.value] = [visit.value]
 """
 
@@ -41,7 +53,7 @@ def test_a_table_that_the_version_has_not_got_which_runs_the_task(
     fleet = console.run()
     fleet.terminate()
     assert console.end(fleet) == 0
-    without = EXPIRING.replace(", pairs)", ")").replace(", pairs: Table[tuple[str, int], list[int]])", ")")
+    without = EXPIRING.replace(", pairs)", ")").replace(", pairs: Table[tuple[str, int], list[int]]", "")
     lines = [line for line in without.splitlines() if not line.strip().startswith("pairs")]
     console.write("bank.py", "\n".join(lines) + "\n")
     console.run()
@@ -63,6 +75,15 @@ def test_an_expiring_table_and_a_key_of_parts(console: Console) -> None:
     assert (found.code, found.json["value"]) == (0, 2), found
     assert console.here("query", "bank", "seen", "old").code == 5, "it has expired by stream time"
     assert console.here("query", "bank", "pairs", '["new", 2]').out == "[2]\n"
+    for typed in (
+        '{"who": "new", "day": 2}',
+        '{"day": 2, "who": "new"}',
+    ):  # in the order of the class, however it is typed
+        assert console.here("query", "bank", "days", typed).out == "2\n"
+    first = console.here(
+        "table", "scan", "bank", "days", "--until", '{"who": "new", "day": 3}', "--from", '{"who": "new", "day": 2}'
+    )
+    assert (first.code, json.loads(first.out)["key"]) == (0, {"who": "new", "day": 2}), first
     for wrong in ("new", '["new", "x"]', '["new"]'):
         refused = console.here("query", "bank", "pairs", wrong)
         assert refused.code == 2 and f"'{wrong}' is no key of this table" in refused.err, refused

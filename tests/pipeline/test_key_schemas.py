@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -147,3 +149,106 @@ def test_another_type_of_keys_is_refused_at_start() -> None:
         app(tuple[str, str]).check_schema(kept)
     del kept["tables"]["pairs"]["key_schema"]
     app(tuple[str, str]).check_schema(kept)
+
+
+class Visit(msgspec.Struct, frozen=True):
+    who: str
+    day: int
+
+
+class Turned(msgspec.Struct, frozen=True):
+    day: int
+    who: str
+
+
+class More(msgspec.Struct, frozen=True):
+    who: str
+    day: int
+    town: str = ""
+
+
+class Fuller(msgspec.Struct, frozen=True, omit_defaults=True):
+    who: str
+    day: int
+    town: str = ""
+
+
+class Less(msgspec.Struct, frozen=True):
+    who: str
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True):
+    who: str
+
+
+class ListedMore(msgspec.Struct, frozen=True, array_like=True):
+    who: str
+    town: str = ""
+
+
+@dataclass(frozen=True)
+class Plain:
+    who: str
+    day: int
+
+
+@dataclass(frozen=True)
+class PlainTurned:
+    day: int
+    who: str
+
+
+def with_keys(key: Any) -> App:
+    made = App("a", partitions=1)
+    given = made.topic("in", key=str, value=int)
+    pairs = made.table("pairs", key=key, value=int, local=True)
+
+    @made.processor(given, pairs)
+    def count(record: Any, pairs: Any) -> None: ...
+
+    return made
+
+
+REWRITTEN = [
+    (Visit, Turned, "the fields are stored in the order who, day, and are written as day, who now"),
+    (tuple[str, Visit], tuple[str, Turned], r"the fields of field `\[1\]` are stored in the order who, day"),
+    (Plain, PlainTurned, "the fields are stored in the order who, day"),
+    (Visit, More, "field `town` is new, and those that are stored lack it"),
+    (Visit | None, More | None, "field `town` is new"),
+    (Visit, Less, "field `day` is stored with each and is gone now"),
+    (ListedMore, Listed, "each was stored with 2 items and has 1 item now"),
+    (tuple[str, int], tuple[str, float], r"field `\[1\]` had 1 where it has 1.0 now"),
+    (tuple[float, ...], tuple[int | float, ...], r"field `\[\.\.\.\]` had 1.0 where it has 1 now"),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "why"), REWRITTEN)
+def test_a_key_that_is_written_otherwise_than_it_is_stored_is_refused(before: Any, now: Any, why: str) -> None:
+    """Each could be read, and none was found again: its row began anew beside the stored one."""
+    kept = json.loads(json.dumps(with_keys(before).describe()))
+    with pytest.raises(SchemaRefused, match=f"of its keys {why}.* or give the table another name"):
+        with_keys(now).check_schema(kept)
+    with_keys(before).check_schema(kept)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (Visit, Fuller),
+        (tuple[str, int], tuple[str, int | float]),
+        (int | float, float | int),
+        (Visit, Visit | None),
+    ],
+)
+def test_a_key_that_is_written_as_it_is_stored_is_taken(before: Any, now: Any) -> None:
+    kept = json.loads(json.dumps(with_keys(before).describe()))
+    with_keys(now).check_schema(kept)
+
+
+def test_a_description_of_before_says_nothing_of_the_order() -> None:
+    kept = json.loads(json.dumps(with_keys(Visit).describe(), sort_keys=True))
+    del kept["tables"]["pairs"]["ordered"]
+    with_keys(Visit).check_schema(kept)
+    with_keys(Turned).check_schema(kept)
+    with pytest.raises(SchemaRefused, match="field `town` is new"):
+        with_keys(More).check_schema(kept)

@@ -284,5 +284,6 @@ def test_describe_is_json_and_needs_no_code() -> None:
         "partitions": 1,
         "expire_ms": None,
         "marked": True,
+        "ordered": True,
     }
     assert told["processors"]["work"]["sources"] == ["in"] and told["processors"]["work"]["resources"] == []
