@@ -14,11 +14,11 @@ from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import TableDef
 from pipeline.definitions.foreign_key_join import JoinState
 from pipeline.definitions.join import JoinDef
+from pipeline.definitions.stored_keys import why_not_met
 from pipeline.definitions.timed import WindowedDef
 from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
-from pipeline.values.key_changes import rewritten
 from pipeline.values.key_times import with_times
 from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.schemas import unreadable
@@ -115,21 +115,8 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
         if table is None:
             continue
         what = f"app {app.id!r}, table {name!r}"
-        key, value = codec_name(table.key_codec), codec_name(table.value_codec)
-        if key != old["key_codec"]:
-            raise SchemaRefused(
-                f"{what}: its keys are stored as {old['key_codec']}, not as {key}; "
-                "change the key type back, or give the table another name"
-            )
-        if (
-            problem := unreadable(old.get("key_schema"), _compared(table.key_codec), is_marked="marked" in old)
-        ) is not None:
-            raise SchemaRefused(f"{what}: of its keys {problem}, or give the table another name")
-        if isinstance(table.key_codec, JsonCodec):
-            kept_keys, keys = old.get("key_schema"), _compared(table.key_codec)
-            problem = rewritten(kept_keys, keys, table.key_codec.type, is_ordered="ordered" in old)
-            if problem is not None:
-                raise SchemaRefused(f"{what}: of its keys {problem}, or give the table another name")
+        if (why := why_not_met(app, table, old)) is not None:
+            raise SchemaRefused(f"{what}: {why}")
         if (table.spec.expire_ms is None) != (old.get("expire_ms") is None):
             raise SchemaRefused(
                 f"{what}: expire= cannot be given or taken away later (the time of each write is stored with "
@@ -151,6 +138,7 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 f"{what}: what it keeps is of a join of {' and '.join(sides)}, not of {' and '.join(table.sides)}; change it "
                 "back, or give the function another name"
             )
+        value = codec_name(table.value_codec)
         if table.spec.upgrade is not None:
             if value != old["value_codec"] and _is_read_as(old["value_codec"], value):
                 raise SchemaRefused(

@@ -198,10 +198,10 @@ class PlainTurned:
     who: str
 
 
-def with_keys(key: Any) -> App:
+def with_keys(key: Any, **place: Any) -> App:
     made = App("a", partitions=1)
     given = made.topic("in", key=str, value=int)
-    pairs = made.table("pairs", key=key, value=int, local=True)
+    pairs = made.table("pairs", key=key, value=int, **(place or {"local": True}))
 
     @made.processor(given, pairs)
     def count(record: Any, pairs: Any) -> None: ...
@@ -252,3 +252,32 @@ def test_a_description_of_before_says_nothing_of_the_order() -> None:
     with_keys(Turned).check_schema(kept)
     with pytest.raises(SchemaRefused, match="field `town` is new"):
         with_keys(More).check_schema(kept)
+
+
+BY_FIRST: dict[str, Any] = {"route": lambda key: key[0]}
+OWN: dict[str, Any] = {"local": False}
+LOCAL_ONES: dict[str, Any] = {"local": True}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        (LOCAL_ONES, OWN, r"each task kept what keys it liked \(local=True\), and they lie by the whole key now"),
+        (
+            LOCAL_ONES,
+            BY_FIRST,
+            r"each task kept what keys it liked \(local=True\), and they lie by a part of the key \(route=\) now",
+        ),
+        (OWN, BY_FIRST, r"they lie by the whole key, and they lie by a part of the key \(route=\) now"),
+        (BY_FIRST, OWN, r"they lie by a part of the key \(route=\), and they lie by the whole key now"),
+    ],
+)
+def test_a_key_that_is_looked_for_where_it_does_not_lie_is_refused(
+    before: dict[str, Any], now: dict[str, Any], why: str
+) -> None:
+    """Its row began anew in another task, and a query found none."""
+    kept = json.loads(json.dumps(with_keys(tuple[str, str], **before).describe()))
+    with pytest.raises(SchemaRefused, match=f"of its keys {why}.* or give the table another name"):
+        with_keys(tuple[str, str], **now).check_schema(kept)
+    for taken in (before, LOCAL_ONES):
+        with_keys(tuple[str, str], **taken).check_schema(kept)

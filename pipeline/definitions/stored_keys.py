@@ -1,0 +1,55 @@
+"""Whether a new version meets the keys of a table that are stored: it reads them, writes equal ones the same, and looks for them where
+they lie.
+
+One rule: what cannot be met again is refused; its row would begin anew beside it, without an error. What the log keeps of the version before
+(`describe.py`) says how keys were; `check_schema` asks this first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.definitions.declarations import Declarations
+from pipeline.definitions.definition import Stored
+from pipeline.values.codecs import JsonCodec, codec_name
+from pipeline.values.key_changes import rewritten
+from pipeline.values.schemas import Schema, unreadable
+from pipeline.values.stored_forms import with_forms
+
+_NAME = "or give the table another name"
+_PLACES = {
+    "local": "each task kept what keys it liked (local=True)",
+    "routed": "they lie by a part of the key (route=)",
+    "own": "they lie by the whole key",
+}
+
+
+def why_not_met(app: Declarations, table: Stored[Any], old: Mapping[str, Any]) -> str | None:
+    """What of a table's keys is other than in its kept description, and what to do; None where all of them are met again."""
+    key, codec = codec_name(table.key_codec), table.key_codec
+    if key != old["key_codec"]:
+        return f"its keys are stored as {old['key_codec']}, not as {key}; change the key type back, {_NAME}"
+    before, now = old.get("key_schema"), with_forms(codec.type, codec.schema) if isinstance(codec, JsonCodec) else None
+    problem = unreadable(before, now, is_marked="marked" in old) or _rewritten(
+        before, now, codec, is_ordered="ordered" in old
+    )
+    if problem is not None:
+        return f"of its keys {problem}, {_NAME}"
+    was, place = _place(old.get("local", False), old.get("routed", False)), _place(table.local, table.route is not None)
+    if place in (was, "local") or (was == "routed" and _may_be_routed(app)):
+        return None
+    return f"of its keys {_PLACES[was]}, and {_PLACES[place]} now: those that are stored would not be found; change it back, {_NAME}"
+
+
+def _rewritten(before: Schema | None, now: Schema | None, codec: Any, *, is_ordered: bool) -> str | None:
+    return rewritten(before, now, codec.type, is_ordered=is_ordered) if isinstance(codec, JsonCodec) else None
+
+
+def _place(is_local: bool, is_routed: bool) -> str:
+    return "local" if is_local else "routed" if is_routed else "own"
+
+
+def _may_be_routed(app: Declarations) -> bool:
+    """Whether records may come by a codec of the user's, which counts as a route as well."""
+    return any(codec_name(topic.key_codec) == "custom" for topic in app.topics.values())
