@@ -61,7 +61,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "schema": _shown_schema(table.value_codec),
                 "key_schema": _shown_key_schema(table.key_codec),
                 "marked": True,  # its schemas are, by stored_forms.py
-                "ordered": True,  # they have the fields as they are written, not by name
+                "ordered": True,  # that of its keys has the fields as they are written, not by name
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
                 **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
