@@ -20,10 +20,13 @@ class ReaderGone(BrokenPipeError):
     """Standard output is a pipe whose other end was closed. Of any other pipe or connection it is a BrokenPipeError alone."""
 
 
+class AnswerUnwritten(OSError):
+    """Standard output is a file that has no more room."""
+
+
 def is_unwritable(error: Exception) -> bool:
-    """Whether it is the answer that could not be written; other files are named by their errors."""
-    no_space = isinstance(error, OSError) and error.errno in NO_SPACE and error.filename is None
-    return no_space or isinstance(error, ReaderGone)
+    """Whether it is the answer that could not be written."""
+    return isinstance(error, AnswerUnwritten | ReaderGone)
 
 
 def report(error: Exception) -> int:
@@ -42,6 +45,12 @@ def report(error: Exception) -> int:
         assert isinstance(error, OSError)
         return fail(
             f"{error.strerror}; the answer cannot be written; make room where it goes, and check what was done before you run it again",
+            1,
+        )
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return fail(
+            f"{error.strerror}, where the system does not say: a folder of this command, its log, or that of temporary files; make room, "
+            "and check what was done before you run it again",
             1,
         )
     what = f"{type(error).__name__}: {error}"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.error_report import ReaderGone, mute
+from orchestrator.error_report import NO_SPACE, AnswerUnwritten, ReaderGone, mute
 
 # Commands that only read and print, some of them without an end: `| head -1` is to end them.
 READERS = {"consume", "status", "table", "query", "history", "explain"}
@@ -36,7 +37,7 @@ class _Answer(io.FileIO):
 
     def write(self, data: Any, /) -> Any:
         try:
-            return super().write(data)
+            return _written(super().write, data)
         except BrokenPipeError:
             mute(1)
             return len(data)
@@ -47,10 +48,20 @@ class _AnswerAlone(io.FileIO):
 
     def write(self, data: Any, /) -> Any:
         try:
-            return super().write(data)
+            return _written(super().write, data)
         except BrokenPipeError as error:
             mute(1)  # for what is left in the buffer: the interpreter must not try again when it ends
             raise ReaderGone(*error.args) from error
+
+
+def _written(write: Callable[[Any], Any], data: Any) -> Any:
+    """An error of the system names no file: this one is known here alone. Raises AnswerUnwritten."""
+    try:
+        return write(data)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise AnswerUnwritten(*error.args) from error
+        raise
 
 
 def guard(command: str) -> None:

@@ -113,6 +113,12 @@ def test_an_app_begins_anew(anywhere: Console) -> None:
     assert not list((console.folder / ".orchestrator/state/bank").glob("*/0_*")), "state is left"
     again = console.here("reset", "bank")
     assert again.code == 2 and "nothing to reset" in again.err
+    for words in (("consume", "{}", "alerts"), ("topics", "list", "{}"), ("topics", "describe", "{}", "alerts")):
+        by_id, by_code = (console.here(*(word.format(app) for word in words)) for app in ("bank", "bank:app"))
+        assert by_id.code == 2 and "give MODULE:APP in place of the id" in by_id.err, by_id
+        assert by_code.code == 0 and by_code.out, by_code
+    kept = console.here("consume", "bank:app", "alerts").out.splitlines()
+    assert len(kept) == before, "what stays can be read before it is written again"
     console.pay(("k0", 1_000))
     run = console.run(*SOON, instances=3)
     console.until("all payments again", lambda: balances(console) == {**TOTALS, "k0": TOTALS["k0"] + 1_000})

@@ -88,6 +88,15 @@ def test_a_full_disk_under_a_running_group(console: Console, small: Path) -> Non
     assert console.balance("ann") == "6\n"
 
 
+def test_a_start_on_a_full_disk_names_the_folder(console: Console, small: Path) -> None:
+    """It said that the answer cannot be written, of a terminal that could be, and named no folder."""
+    fill(small / "filler")
+    for words in ([], ["--name", "here"]):
+        done = console.here("run", "bank:app", "--state-dir", str(small), *words)
+        assert (done.code, done.out) == (1, "")
+        assert one_line(done.err) and f"of {small}" in done.err and "--state-dir" in done.err, done
+
+
 @pytest.mark.long
 def test_a_full_disk_under_the_state(console: Console, small: Path) -> None:
     (small / "filler").write_bytes(b"x" * (4096 * 4070))

@@ -17,7 +17,7 @@ from pipeline.values.json_values import shown
 from state.errors import LogBusy, PositionOutOfRange
 from state.log.batches import decode
 from state.log.protocol import Fetched, Headers, Log, Partition, Reader, StoredRecord, TopicInfo
-from workers.fleet.client import description, log_of
+from workers.fleet.client import described_topics, log_of
 
 ANSWER_S, SETTLED_WITHIN_S = 30.0, 2.0
 
@@ -36,7 +36,7 @@ def run(argv: list[str]) -> int:
 async def _consume(args: Any) -> int:
     topic, follow = args.topic, args.follow
     async with log_of(args) as (application, log, _):
-        facts = await description(log, application)
+        facts = await described_topics(log, application, args.app)
         described = facts["topics"]
         topics = await log.topics([topic])
         info = topics.get(topic)

@@ -21,7 +21,7 @@ from workers.commands.show import show_json, table
 from workers.commands.status import sizes_of, total_if_known
 from workers.commands.topic_rights import topics_of
 from workers.first_start import refuse_cut_off
-from workers.fleet.client import description, log_of
+from workers.fleet.client import described_topics, log_of
 from workers.log.logs import log_url, open_log
 from workers.prepare import prepare, refuse_half_done
 from workers.renamed_tables import what_begins_empty
@@ -84,7 +84,7 @@ def create(argv: list[str]) -> int:
 
 async def _listed(args: Any) -> dict[str, Any]:
     async with log_of(args) as (application, log, _):
-        roles = roles_of(await description(log, application))
+        roles = roles_of(await described_topics(log, application, args.app))
         there = await log.topics(list(roles))
         rows = [_facts(name, roles[name], there.get(name)) for name in sorted(roles)]
         partitions = [one for info in there.values() for one in _partitions(info)]
@@ -96,7 +96,7 @@ async def _listed(args: Any) -> dict[str, Any]:
 
 async def _described(args: Any) -> dict[str, Any]:
     async with log_of(args) as (application, log, _):
-        roles = roles_of(await description(log, application))
+        roles = roles_of(await described_topics(log, application, args.app))
         info = (await log.topics([args.topic])).get(args.topic)
         if args.topic not in roles or info is None:
             raise WrongUse(f"'{application}' has no topic '{args.topic}'; it has {', '.join(sorted(roles))}")

@@ -64,11 +64,29 @@ async def client_of(args: Any) -> AsyncIterator[tuple[str, GroupLog, Client]]:
 
 async def description(log: GroupStore, application: str) -> dict[str, Any]:
     """What the log knows of the application. Raises WrongUse for one it does not know."""
+    if (found := await _kept(log, application)) is not None:
+        return found
+    raise WrongUse(f"the log knows no application '{application}'; start it with `orchestrator run MODULE:APP`")
+
+
+async def described_topics(log: GroupStore, application: str, app: str) -> dict[str, Any]:
+    """The same for a command that reads topics, `app` as it was given: of an app that was reset, or has not run, as its code declares
+    it. Raises WrongUse for one that neither has."""
+    if (found := await _kept(log, application)) is not None:
+        return found
+    if ":" in app:
+        from pipeline.loading import load
+
+        return load(app).describe()
+    raise WrongUse(
+        f"the log knows no application '{application}': it has not run, or was reset; give MODULE:APP in place of the id to read its "
+        "topics, or start it with `orchestrator run MODULE:APP`"
+    )
+
+
+async def _kept(log: GroupStore, application: str) -> dict[str, Any] | None:
     found = await log.metadata(application, DESCRIPTION, "app")
-    if found is None:
-        raise WrongUse(f"the log knows no application '{application}'; start it with `orchestrator run MODULE:APP`")
-    facts: dict[str, Any] = json.loads(found)
-    return facts
+    return None if found is None else json.loads(found)
 
 
 def table_of(described: Mapping[str, Any], table: str) -> dict[str, Any]:

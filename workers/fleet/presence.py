@@ -20,6 +20,7 @@ from orchestrator.clocks import monotonic_ms, wall_ms
 from orchestrator.coordinator.election import Election, Seen
 from orchestrator.errors import RefusedBySafety
 from state import private
+from state.disk_full import writing_to
 from state.errors import DirectoryUnusable
 from state.log.group_store import GroupStore, MetadataKind
 from workers.instance.ledger import is_given_back, kept_scale_downs
@@ -149,7 +150,7 @@ async def may_be_looked_after(log: GroupStore, application: str) -> bool:
 
 def hold(file: Path, refusal: str) -> int:
     """Takes a lock that ends with this process; returns its descriptor. Raises RefusedBySafety, `refusal` with the process
-    that holds it in the place of `{holder}`; DirectoryUnusable."""
+    that holds it in the place of `{holder}`; DirectoryUnusable, NoSpaceLeft."""
     try:
         private.make_folder(file.parent)
         lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private.FILE)
@@ -163,6 +164,11 @@ def hold(file: Path, refusal: str) -> int:
         holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
         os.close(lock)
         raise RefusedBySafety(refusal.replace("{holder}", holder)) from None
-    os.truncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    try:
+        with writing_to(file.parent, "free some, or choose another folder with --state-dir"):
+            os.truncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except BaseException:
+        os.close(lock)
+        raise
     return lock
