@@ -26,14 +26,13 @@ from pipeline.definitions.definition import (
     Stored,
     Topic,
     checked_name,
-    checked_partitions,
 )
 from pipeline.definitions.describe import check_schema, describe, with_others
 from pipeline.definitions.error_policy import SKIP, STOP, WAIT, Choice, ErrorPolicy, OnError
 from pipeline.definitions.foreign_key_join import ForeignKeyJoin, ForeignKeySide
 from pipeline.definitions.join import JoinDef, checked_sides
 from pipeline.definitions.late import checked_late
-from pipeline.definitions.options import checked_options
+from pipeline.definitions.options import checked_options, checked_partitions
 from pipeline.definitions.processor import (
     Processor,
     awaits,

@@ -22,6 +22,7 @@ from pipeline.calls.global_records import GlobalRecords
 from pipeline.calls.retries import behind, cannot_wait
 from pipeline.calls.task_tables import global_views
 from pipeline.definitions.definition import Stored
+from pipeline.definitions.options import checked_partitions
 from pipeline.definitions.processor import checked_app, checked_table, checked_topic
 from pipeline.definitions.topic_tables import GlobalTableDef
 from pipeline.errors import DefinitionError, PipelineError, ProcessorFailed
@@ -56,10 +57,10 @@ class Driver:
         if not isinstance(app, App):
             raise DefinitionError(f"Driver({app!r}): that is no app; give an App")
         self.app = app
-        self.topology = app.topology()
+        self.topology = found = app.topology()
         if partitions is not None:
-            plain = [name for name, topic in self.topology.topics.items() if topic.kind == "plain"]
-            self.topology = self.topology.with_partitions(dict.fromkeys(plain, partitions))
+            plain = [name for name, topic in found.topics.items() if topic.kind == "plain"]
+            self.topology = found.with_partitions(dict.fromkeys(plain, checked_partitions("Driver", partitions)))
         self._partitions = {name: topic.partitions for name, topic in self.topology.topics.items()}
         self._resources = Resources(app, resources)
         self._runner: asyncio.Runner | None = None
@@ -171,9 +172,7 @@ class Driver:
     def table(self, table: TableDef[K, V], partition: int | None = None) -> dict[K, V]: ...
     @overload
     def table(
-        self,
-        table: TumblingDef[K, V] | HoppingDef[K, V] | SessionDef[K, V],
-        partition: int | None = None,
+        self, table: TumblingDef[K, V] | HoppingDef[K, V] | SessionDef[K, V], partition: int | None = None
     ) -> dict[tuple[K, Window], V]: ...
     @overload
     def table(self, table: TopicTableDef[K, V] | GlobalTableDef[K, V], partition: int | None = None) -> dict[K, V]: ...

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
 from pipeline.columns.public import ColumnTable
-from pipeline.definitions.options import checked_local
+from pipeline.definitions.options import checked_local, checked_partitions
 from pipeline.errors import CodecError, DefinitionError, DefinitionUsed
 from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
@@ -381,13 +381,6 @@ class Empty:
 
     def range(self, start: bytes | None, stop: bytes | None) -> Iterable[tuple[bytes, bytes]]:
         return ()
-
-
-def checked_partitions(what: str, partitions: object) -> int:
-    """A number of partitions, at least one. Raises DefinitionError."""
-    if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
-        raise DefinitionError(f"{what}: partitions={partitions!r} is not a number of at least 1")
-    return partitions
 
 
 def aliases(given: Mapping[Any, str] | None) -> dict[str, str]:

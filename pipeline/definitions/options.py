@@ -9,6 +9,10 @@ from collections.abc import Collection
 
 from pipeline.errors import DefinitionError
 
+# Of a topic. Each is a row or more of the log and a task with its stores; Kafka's own advice is fewer in a whole cluster. What a
+# typing error asks for beyond that fills a machine's memory before anything could be reported.
+PARTITIONS_MAX = 100_000
+
 
 def checked_options(what: str, options: Collection[str], known: Collection[str]) -> None:
     """Raises DefinitionError where one is none of those that are known."""
@@ -31,3 +35,14 @@ def checked_local(what: str, local: object, route: object) -> bool:
     if route is not None and local:
         raise DefinitionError(f"{what}: route= says whose a key is, local=True that any task may write it; give one")
     return checked_flag(what, "local", local)
+
+
+def checked_partitions(what: str, partitions: object) -> int:
+    """A number of partitions that a topic can have. Raises DefinitionError."""
+    if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
+        raise DefinitionError(f"{what}: partitions={partitions!r} is not a number of at least 1")
+    if partitions > PARTITIONS_MAX:
+        raise DefinitionError(
+            f"{what}: partitions= is above {PARTITIONS_MAX}, and a task for each is too much; give at most that many"
+        )
+    return partitions

@@ -59,6 +59,9 @@ def _written(kind: str) -> str:
 
 def _size(kind: str, size: timedelta | None, parts: dict[str, float]) -> int:
     """The size as a timedelta or by its parts, in milliseconds. Raises DefinitionError."""
+    for name, value in parts.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise DefinitionError(f"{kind}: {name}={value!r} is not a number; write {name}=1, or a timedelta")
     given = {name: value for name, value in parts.items() if value}
     if size is not None and given:
         raise DefinitionError(f"{kind}: give its size once, as a timedelta or as {', '.join(given)}=")

@@ -100,7 +100,7 @@ def one_line(err: str) -> bool:
         (["drain", "nobody", "i1"], "no log of application"),
         (["topics", "grow", "nobody", "t", "--partitions", "2"], "no log of application"),
         (["topics", "grow", "bank", "t", "--partitions", "0"], "whole number"),
-        (["topics", "grow", "bank", "t", "--partitions", "10001"], "at most 10000"),
+        (["topics", "grow", "bank", "t", "--partitions", "100001"], "at most 100000"),
         (["topics", "grow", "bank", "t"], "required: --partitions"),
         (["topics", "shrink", "bank", "t", "--partitions", "2"], "invalid choice: 'shrink'"),
         (["statsu", "bank"], "did you mean status?"),

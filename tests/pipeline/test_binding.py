@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator import App, Tumbling
+from orchestrator.testing import Driver
 from pipeline.definitions.definition import Declared
 from pipeline.errors import DefinitionError, DefinitionUsed
 
@@ -185,6 +186,12 @@ def test_names_and_options_of_an_app(app: App) -> None:
         (lambda: App("a b"), "'a b' is no name"),
         (lambda: App(""), "'' is no name"),
         (lambda: App("x", partitions=0), "partitions=0"),
+        (lambda: App("x", partitions=100_001), "app 'x': partitions= is above 100000"),
+        (lambda: app.topic("new", key=str, value=str, partitions=10**9), "topic 'new': partitions= is above 100000"),
+        (
+            lambda: app.topics["in"].rekey("new", key=str, by=lambda record: record.key, partitions=10**5_000),
+            "topic 'new': partitions= is above 100000",
+        ),
         (lambda: App("x", guarantee="exactly-twice"), "guarantee='exactly-twice'"),  # type: ignore[arg-type]
         (lambda: app.topic("in", key=str, value=str), "two topics called 'in'"),
         (lambda: app.table("balances", key=str, value=str), "two tables called 'balances'"),
@@ -195,6 +202,13 @@ def test_names_and_options_of_an_app(app: App) -> None:
     ):
         with pytest.raises(DefinitionError, match=match):
             make()
+
+
+def test_a_driver_takes_the_partitions_that_a_topic_can_have(app: App) -> None:
+    app.processor(app.topics["in"])(lambda record: None)
+    for partitions, match in ((10**9, "Driver: partitions= is above 100000"), (0, "Driver: partitions=0 is not")):
+        with pytest.raises(DefinitionError, match=match):
+            Driver(app, partitions=partitions)
 
 
 def test_one_function_on_several_sources_has_several_names(app: App) -> None:

@@ -184,8 +184,8 @@ async def test_a_log_that_ends_it_says_that_it_goes_on(
 
 
 def test_more_partitions_than_a_task_each_can_have_are_refused() -> None:
-    with pytest.raises(WrongUse, match=r"--to 10001: a task for each is too much; write at most 10000"):
-        module.run([TALLIES, "--to", "10001", "--plan"])
+    with pytest.raises(WrongUse, match=r"--to 100001: a task for each is too much; write at most 100000"):
+        module.run([TALLIES, "--to", "100001", "--plan"])
 
 
 @pytest.mark.parametrize(("tasks", "shown"), [(1, "1 task was brought"), (2, "2 tasks were brought")])

@@ -31,6 +31,11 @@ def add(earlier: int, later: int) -> int:
         (lambda: Tumbling(hours=-1), "shorter than a millisecond"),
         (lambda: Tumbling(hours=float("nan")), "is no size"),
         (lambda: Tumbling(days=10**12), "is no size"),
+        (lambda: Tumbling(seconds=True), "seconds=True is not a number"),
+        (lambda: Tumbling(hours=1, seconds=False), "seconds=False is not a number"),
+        (lambda: Hopping(minutes=True, every=HOUR), "minutes=True is not a number"),
+        (lambda: Sliding(weeks="1"), "weeks='1' is not a number"),  # type: ignore[arg-type]
+        (lambda: Sliding(HOUR, days=()), r"days=\(\) is not a number"),  # type: ignore[arg-type]
         (lambda: Tumbling(HOUR, hours=1), "give its size once"),
         (lambda: Tumbling(timedelta(microseconds=1500)), "not a whole number of milliseconds"),
         (lambda: Tumbling(days=1, zone="Europe/Nowhere"), "not the name of a time zone"),

@@ -19,6 +19,7 @@ from orchestrator.cli.settings import PLACE
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
+from pipeline.definitions.options import PARTITIONS_MAX
 from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog, Partition
 from workers import topic_identities
@@ -30,9 +31,6 @@ from workers.fleet.presence import is_looked_after
 from workers.log.written_back import take_as_it_is
 from workers.prepare import DESCRIPTION
 from workers.same_topics import TOPIC_IDS
-
-PARTITIONS_MAX = 10_000
-
 
 VERBS: dict[str, tuple[str, str]] = {
     "list": ("workers.commands.topic_list:list_", "what an app's topics are to it, and what lies in them"),
