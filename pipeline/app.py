@@ -272,7 +272,7 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
             batch=by_arrays or checked_batch(name, batch, declared),
             columns=by_arrays,
             on_error=checked_on_error(self, on_error),
-            timeout_s=checked_timeout(name, timeout),
+            timeout_s=checked_timeout(name, timeout, is_async=is_async),
             is_async=is_async,
             concurrency=checked_concurrency(name, concurrency, is_async=is_async, batch=batch, others=declared),
             retries=tries,
@@ -357,7 +357,7 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
         declared = checked_others(self, others)
         name = self._name_for(bind(function, declared, options.get("alias"), leading))
         on_error = checked_on_error(self, options.get("on_error"))
-        tries = checked_retries(name, options.get("retries", 0))
+        tries, is_async = checked_retries(name, options.get("retries", 0)), awaits(function)
         is_used = tries > 0 or waits(on_error, self.on_error)
         return Processor(
             name,
@@ -365,8 +365,8 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
             (),
             declared,
             on_error=on_error,
-            timeout_s=checked_timeout(name, options.get("timeout")),
-            is_async=awaits(function),
+            timeout_s=checked_timeout(name, options.get("timeout"), is_async=is_async),
+            is_async=is_async,
             retries=tries,
             backoff_s=checked_backoff(name, options.get("backoff"), is_used=is_used),
         )

@@ -202,13 +202,19 @@ def waits(*on_error: OnError | None) -> bool:
     return False
 
 
-def checked_timeout(name: str, timeout: Any) -> float | None:
-    """`timeout=` in seconds; a timedelta or a number. Raises DefinitionError."""
+def checked_timeout(name: str, timeout: Any, *, is_async: bool) -> float | None:
+    """`timeout=` in seconds; a timedelta or a number. A plain call cannot be ended from outside, but with its process.
+    Raises DefinitionError."""
     if timeout is None:
         return None
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise DefinitionError(f"{name}: timeout={timeout!r} is neither a timedelta nor a number of seconds above 0")
+    if not is_async:
+        raise DefinitionError(
+            f"{name}: timeout={timeout!r} is for calls that wait; declare {name} with async def, or leave it out: --max-call of "
+            "`run` is for plain calls, too"
+        )
     return float(seconds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -202,6 +203,46 @@ def test_names_and_options_of_an_app(app: App) -> None:
     ):
         with pytest.raises(DefinitionError, match=match):
             make()
+
+
+@pytest.mark.parametrize(
+    "what", ["processor", "columns", "when_due", "when_closed", "join", "table join", "keyed join"]
+)
+def test_a_timeout_is_for_calls_that_wait(what: str) -> None:
+    """Calls of a plain function went on past it, without a word."""
+    app = App("x")
+    one, other = (app.topic(name, key=str, value=str) for name in ("one", "other"))
+    due, sums = app.timers("due", key=str), app.table("sums", key=str, value=int, window=Tumbling(hours=1))
+    declare: dict[str, Callable[..., Any]] = {
+        "processor": lambda **wait: app.processor(one, **wait),
+        "columns": lambda **wait: app.processor(one, columns=True, **wait),
+        "when_due": lambda **wait: app.when_due(due, **wait),
+        "when_closed": lambda **wait: app.when_closed(sums, **wait),
+        "join": lambda **wait: app.join(one, other, within=timedelta(hours=1), **wait),
+        "table join": lambda **wait: app.table_join(one, other, **wait),
+        "keyed join": lambda **wait: app.foreign_key_join(one, other, key=lambda value: value, **wait),
+    }
+    if "join" in what:
+
+        def call(left: Any, right: Any) -> None: ...
+
+        async def ask(left: Any, right: Any) -> None: ...
+    else:
+
+        def call(record: Any) -> None: ...
+
+        async def ask(record: Any) -> None: ...
+
+    for timeout in (5, timedelta(seconds=5)):
+        with pytest.raises(DefinitionError) as raised:
+            declare[what](timeout=timeout)(call)
+        assert str(raised.value).startswith(
+            f"call: timeout={timeout!r} is for calls that wait; declare call with async def"
+        )
+        assert "--max-call" in str(raised.value) and not app.processors
+    if what != "columns":
+        declare[what](timeout=5)(ask)
+        assert next(iter(app.processors.values())).timeout_s == 5
 
 
 def test_a_driver_takes_the_partitions_that_a_topic_can_have(app: App) -> None:
