@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
 from pipeline.columns.public import ColumnTable
-from pipeline.definitions.options import checked_local, checked_partitions
+from pipeline.definitions.options import checked_alias, checked_local, checked_partitions
 from pipeline.errors import CodecError, DefinitionError, DefinitionUsed
 from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
@@ -67,7 +67,7 @@ class Declared(Generic[A_co]):
     def __init__(self, app: Owner, name: str, alias: str | None) -> None:
         self.app = app
         self.name = checked_name(self.kind, name)
-        self.alias = alias
+        self.alias = checked_alias(f"{self.kind} {name!r}", alias)
 
     @property
     def parameter(self) -> str:

@@ -5,7 +5,9 @@ One rule: a wrong one is named where it is declared, with what there is instead.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Collection
+from typing import TypeGuard
 
 from pipeline.errors import DefinitionError
 
@@ -46,3 +48,15 @@ def checked_partitions(what: str, partitions: object) -> int:
             f"{what}: partitions= is above {PARTITIONS_MAX}, and a task for each is too much; give at most that many"
         )
     return partitions
+
+
+def checked_alias(what: str, alias: object) -> str | None:
+    """The name of a parameter; None where it follows from the definition's. Raises DefinitionError."""
+    if alias is None or is_parameter(alias):
+        return alias
+    raise DefinitionError(f"{what}: alias={alias!r} cannot be a parameter's name; give alias='a_name', or leave it out")
+
+
+def is_parameter(name: object) -> TypeGuard[str]:
+    """Whether a function can have a parameter of that name."""
+    return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)

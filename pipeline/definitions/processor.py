@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import inspect
-import keyword
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +17,7 @@ from pipeline.definitions.definition import ByArrays, Declared, Owner, Resource,
 from pipeline.definitions.error_policy import WAIT, Choice, OnError
 from pipeline.definitions.foreign_key_join import ForeignKeySide
 from pipeline.definitions.join import JoinDef
-from pipeline.definitions.options import checked_flag
+from pipeline.definitions.options import checked_flag, is_parameter
 from pipeline.definitions.table_join import TableJoin
 from pipeline.definitions.timed import SessionDef, TimedDef, TimersDef, WindowedDef
 from pipeline.definitions.topic_tables import GlobalTableDef
@@ -342,7 +341,7 @@ def bind(
         raise DefinitionError(f"{name}: alias= names {', '.join(unknown)}, which is not declared on it")
     declared = [renamed.get(item.name, item.parameter) for item in others]
     for parameter in declared:
-        if not parameter.isidentifier() or keyword.iskeyword(parameter):
+        if not is_parameter(parameter):
             raise DefinitionError(f"{name}: {parameter!r} cannot be a parameter's name; give alias={{...: 'a_name'}}")
     positional, optional = _parameters(name, function)
     if len(positional) < leading:

@@ -245,6 +245,27 @@ def test_a_timeout_is_for_calls_that_wait(what: str) -> None:
         assert next(iter(app.processors.values())).timeout_s == 5
 
 
+@pytest.mark.parametrize("alias", [-1, 5, 0, False, [], "", "a b", "class", object()])
+def test_an_alias_is_the_name_of_a_parameter(app: App, alias: Any) -> None:
+    """Where it is declared: a processor may come much later, or have no parameter for it."""
+    source: Any = app.topics["in"]
+    declared: dict[str, Callable[[], Any]] = {
+        "topic 'new'": lambda: app.topic("new", key=str, value=str, alias=alias),
+        "topic 'other'": lambda: source.rekey("other", key=str, by=lambda record: record.key, alias=alias),
+        "table 'new'": lambda: app.table("new", key=str, value=int, alias=alias),
+        "table 'sums'": lambda: app.table("sums", key=str, value=int, window=Tumbling(hours=1), alias=alias),
+        "timers 'new'": lambda: app.timers("new", key=str, alias=alias),
+        "table of topic 'in'": lambda: app.table_of(source, alias=alias),
+        "global table 'in'": lambda: app.global_table(source, alias=alias),
+    }
+    for what, declare_it in declared.items():
+        with pytest.raises(DefinitionError) as raised:
+            declare_it()
+        assert str(raised.value).startswith(f"{what}: alias={alias!r} cannot be a parameter's name")
+    with pytest.raises(DefinitionError, match="cannot be a parameter's name"):
+        app.processor(source, app.topics["alerts"], alias={"alerts": alias})(lambda record, alerts: None)
+
+
 def test_a_driver_takes_the_partitions_that_a_topic_can_have(app: App) -> None:
     app.processor(app.topics["in"])(lambda record: None)
     for partitions, match in ((10**9, "Driver: partitions= is above 100000"), (0, "Driver: partitions=0 is not")):
