@@ -57,7 +57,8 @@ JOBS = {"snapshot": "pipeline.spark.snapshotting:run"}
 
 # What `config show APP` adds: the settings that were set for the group, from the options of the command.
 LIVE_SETTINGS = "workers.commands.settings:kept_of"
-# Who hosts the instances of `run --on WHERE`: called with their spec, how many, and the Cluster; returns the exit code.
+# Who hosts the instances of `run --on WHERE`: called with their spec, how many, the Cluster, and what was
+# given of the settings that can be set for a group that runs; returns the exit code.
 HOSTS = {"spark": "pipeline.spark.hosting:run_fleet"}
 
 

@@ -288,15 +288,15 @@ class SparkHost:
             await self._leashes.close()
 
 
-def run_fleet(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
+def run_fleet(spec: InstanceSpec, count: int, cluster: Cluster, given: Mapping[str, str] = run_command.EMPTY) -> int:
     """`orchestrator run --on spark`: start Spark, run the fleet on it, stop Spark. A cluster without a master: local, with a
-    slot for each instance and some to spare."""
+    slot for each instance and some to spare. `given`: see `given_live`."""
     master = cluster.master or f"local[{count + SPARE_SLOTS},{RETRIES}]"
     conf = {**HOSTING, **users_defaults(), **_without_twins(cluster.conf)}
     cluster = msgspec.structs.replace(cluster, master=master, conf=conf)
     _check_reach(spec, cluster)
     spec = msgspec.structs.replace(spec, log=absolute_log(spec.log))
-    return asyncio.run(_on_spark(spec, count, cluster))
+    return asyncio.run(_on_spark(spec, count, cluster, given))
 
 
 def host_on(session: SparkSession, spec: InstanceSpec, cluster: Cluster) -> tuple[SparkHost, InstanceSpec]:
@@ -309,7 +309,7 @@ def host_on(session: SparkSession, spec: InstanceSpec, cluster: Cluster) -> tupl
     return SparkHost(session, source, named, is_open=True), msgspec.structs.replace(spec, listen="")
 
 
-async def _on_spark(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
+async def _on_spark(spec: InstanceSpec, count: int, cluster: Cluster, given: Mapping[str, str]) -> int:
     """Spark is started and stopped whole, in a thread (in the main one it would take the signals): one that comes
     meanwhile is acted on after it, so that nothing of Spark stays behind."""
     loop = asyncio.get_running_loop()
@@ -329,7 +329,7 @@ async def _on_spark(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
     try:
         if not received:
             host_, spec = host_on(session, spec, cluster)
-            beginning = loop.create_task(run_command.run_fleet(host_, spec, count))
+            beginning = loop.create_task(run_command.run_fleet(host_, spec, count, given))
             return await beginning
     except asyncio.CancelledError:
         if not received:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.model import Protocol, Settings
 from tests.cli.console import Console
 from tests.cli.test_idle_settings import STATELESS
+from workers.commands.settings import given_live, passed_over
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "15s", "--heartbeat", "200ms", "--acceptable-recovery-lag", "0")
@@ -109,6 +111,8 @@ def test_settings_of_a_group_that_runs(group: Group) -> None:
     console.until("a standby of each task", lambda: group.standbys() == 8)
     for name in NAMES:  # its coordinator is another one by then, which is configured otherwise
         group.bounce(name, "--max-learners", "1")
+        passed = "warning: --max-learners 1 has no effect: the group goes by `settings set max-learners=5`; "
+        assert f"{passed}`orchestrator settings unset bank max-learners` gives it back\n" in console.said("run")
     console.until("a standby of each task", lambda: group.standbys() == 8)
     rows = {row["name"]: row for row in console.here("config", "show", "bank", "--json").json["settings"]}
     assert (rows["standbys"]["value"], rows["standbys"]["source"]) == ("1", "settings set, of the group of bank")
@@ -116,6 +120,7 @@ def test_settings_of_a_group_that_runs(group: Group) -> None:
     assert group.settings("set", "bank", "protocol=cooperative")["settings"]["protocol"] == "cooperative"
     console.until("the protocol", lambda: group.status()["protocol"] == "cooperative")
     assert group.settings("unset", "bank", "standbys", "protocol")["live"] == {"max-learners": "5"}
+    assert "standbys" not in console.said("run"), "which nobody gave"
     console.until("no standby", lambda: group.standbys() == 0 and group.status()["protocol"] == "learner")
     console.until("all payments", lambda: group.balances() == dict(group.paid))
     assert "settings set" in console.here("settings", "show", "bank").out
@@ -161,6 +166,34 @@ def test_what_would_do_nothing_is_refused(console: Console, app: str, changes: t
     assert console.here("settings", "set", app, "balancing-factor=2").code == 0
     fleet.terminate()
     assert console.end(fleet) == 0, console.said("run")
+
+
+def test_what_was_set_is_named_where_another_value_was_given(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever gave it; nothing is to be read of what was not given, is the same, or is no setting of a group that runs."""
+    monkeypatch.chdir(console.folder)
+    console.write("orchestrator.toml", 'max-learners = "3"\nbalancing-factor = "2"\nheartbeat = "1s"\n')
+    monkeypatch.setenv("ORCHESTRATOR_RELEASE_TIMEOUT", "8s")
+    given = given_live({"standbys": "0", "protocol": "eager", "session-timeout": "9s"})
+    configured = Settings(
+        max_learners_per_instance=3, release_timeout_ms=8_000, balancing_factor=2, protocol=Protocol.EAGER
+    )
+    kept = {
+        "standbys": "1",
+        "max-learners": "3",
+        "release-timeout": "9s",
+        "protocol": "learner",
+        "learner-timeout": "5s",
+    }
+    assert [line.partition("; ")[0] for line in passed_over(given, configured, kept, "bank")] == [
+        "warning: --protocol eager has no effect: the group goes by `settings set protocol=learner`",
+        "warning: --standbys 0 has no effect: the group goes by `settings set standbys=1`",
+        "warning: ORCHESTRATOR_RELEASE_TIMEOUT=8s has no effect: the group goes by `settings set release-timeout=9s`",
+    ]
+    (line,) = passed_over(given, configured, {"balancing-factor": "4"}, "bank")
+    assert line.startswith(
+        "warning: orchestrator.toml: balancing-factor = 2 has no effect: the group goes by `settings set bal"
+    )
+    assert passed_over(given, configured, {}, "bank") == []
 
 
 def test_an_app_is_looked_for_in_its_log(console: Console) -> None:

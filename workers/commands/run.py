@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
@@ -34,7 +35,7 @@ from state.log.protocol import GroupLog
 from state.open_files import files_allowed, files_of
 from workers import log_lines, topic_identities
 from workers.commands.cluster import add_cluster, cluster_of, refuse_without_spark
-from workers.commands.settings import kept_of
+from workers.commands.settings import given_live, kept_of, passed_over
 from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_unfit
 from workers.connection.listening import place_of
@@ -44,6 +45,7 @@ from workers.fleet.client import Client, elsewhere
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import Host, ProcessHost
 from workers.fleet.named import NamedInstance
+from workers.instance.ledger import kept_settings
 from workers.log.logs import BUSY_MS, log_path, log_url, no_broker, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
 from workers.missing_inputs import prepare_and_say
@@ -52,6 +54,7 @@ from workers.spec import InstanceSpec
 
 INSTANCES_MAX = 1_000
 KEPT_S = 2.0
+EMPTY: Mapping[str, str] = MappingProxyType({})
 DOWN_MS = 24 * 3_600_000  # how long an app may be down without a thought
 
 
@@ -85,9 +88,10 @@ def run(argv: list[str]) -> int:
         started_with=0 if args.name else count,
         **instance_values(args, folder),
     )
+    given = given_live(parser.given)
     if args.on in HOSTS:
-        return int(place_called(HOSTS[args.on])(spec, count, cluster_of(args)))
-    return asyncio.run(run_fleet(ProcessHost(), spec, count))
+        return int(place_called(HOSTS[args.on])(spec, count, cluster_of(args), given))
+    return asyncio.run(run_fleet(ProcessHost(), spec, count, given))
 
 
 def count_of(args: Any) -> int:
@@ -188,8 +192,8 @@ def _warn_of_files(prepared: Prepared, spec: InstanceSpec, count: int) -> None:
         )
 
 
-async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
-    """Prepare the log, start the fleet, and stop it on a signal. Raises WrongUse."""
+async def run_fleet(host: Host, spec: InstanceSpec, count: int, given: Mapping[str, str] = EMPTY) -> int:
+    """Prepare the log, start the fleet, and stop it on a signal. `given`: see `given_live`. Raises WrongUse."""
     app = load(spec.app)
     refuse_cut_off(spec.log, app.id, spec.state_dir)
     limit_s = spec.log_timeout_ms / 1_000
@@ -221,6 +225,8 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         except BaseException:
             await fleet.withdraw()
             raise
+        for line in passed_over(given, spec.settings, await kept_settings(patient, app.id), app.id):
+            log_lines.announce(spec.log_format, line)
         _warn_of_lifetime(log)
         if isinstance(host, ProcessHost):
             _warn_of_files(prepared, spec, count)

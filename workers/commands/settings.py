@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
-from orchestrator.cli.settings import ACCESS, PLACE
+from orchestrator.cli.settings import ACCESS, PLACE, current
 from orchestrator.coordinator.live_settings import SetSettingsRequest, SettingsRequest
 from orchestrator.errors import WrongUse
-from orchestrator.settings import BY_NAME, LIVE, live_changes
+from orchestrator.model import Settings
+from orchestrator.setting import written
+from orchestrator.settings import BY_NAME, LIVE, live_changes, overlaid
 from workers.commands.show import show_json, table
 from workers.fleet.client import client_of, description, log_of
 from workers.instance.ledger import kept_settings
@@ -90,3 +92,28 @@ def kept_of(args: Any) -> dict[str, str]:
             return await kept_settings(log, application)
 
     return asyncio.run(read())
+
+
+def given_live(flags: Mapping[str, str]) -> dict[str, str]:
+    """What the command line, the environment and files give of what can be set for a group that runs, by name: as it was written."""
+    sources, found = current(), dict[str, str]()
+    for name in LIVE:
+        if name in flags:
+            found[name] = f"--{name} {flags[name]}"
+        elif (given := sources.given(BY_NAME[name])) is not None:
+            found[name] = given.shown(BY_NAME[name])
+    return found
+
+
+def passed_over(given: Mapping[str, str], configured: Settings, kept: Mapping[str, str], application: str) -> list[str]:
+    """A line for each of `given_live` that gives another value than the group goes by, as it was set while the group ran. A start
+    is not refused for it: what a unit file says has to start again."""
+    held, lines = overlaid(configured, kept), list[str]()
+    for name in (one for one in LIVE if one in given and one in kept):
+        field = BY_NAME[name].field
+        if getattr(held, field) != getattr(configured, field):
+            lines.append(
+                f"warning: {given[name]} has no effect: the group goes by `settings set {name}={written(field, getattr(held, field))}`; "
+                f"`orchestrator settings unset {application} {name}` gives it back"
+            )
+    return lines
