@@ -133,8 +133,9 @@ class Setting:
 
     def read(self, text: str, where: str) -> Any:
         """The value. Raises WrongUse naming where it was written."""
-        if not text:  # as `--log "$LOG"` has it where the variable is not set: the default may be another place
-            raise WrongUse(f"{where} has an empty text; write a value, or leave it out")
+        # As `--log "$LOG"` has it where the variable is not set, or blank: the default may be another place.
+        if not text or (self.parse is str and text.isspace()):
+            raise WrongUse(f"{where.rstrip()} has an empty text; write a value, or leave it out")
         try:
             text.encode()
         except UnicodeEncodeError:

@@ -88,6 +88,9 @@ def test_config_show_tells_value_and_place(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("standbies = 1", "did you mean 'standbys'?"),
+        ("metrics-host = ' '", "orchestrator.toml: metrics-host = has an empty text"),
+        ('advertise = "\\t"', "orchestrator.toml: advertise = has an empty text"),
+        ("listen = ' '", "orchestrator.toml: listen = has an empty text; write a value, or leave it out"),
         ("commit_interval = '1s'", "did you mean 'commit-interval'?"),
         ("to = '50%'", "--to comes from the command line alone"),
         ("force = true", "neither text nor a whole number"),
