@@ -164,6 +164,17 @@ def test_a_port_that_is_taken_ends_with_a_line(console: Console) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("host", ["nosuchhost.invalid", "192.0.2.1"])  # unknown, and of no machine
+def test_a_host_that_cannot_be_is_refused_before_anything_is_started(console: Console, host: str) -> None:
+    """The fleet ended with that, and with the instance that it had begun."""
+    port = free_ports(1)
+    done = console.bank().here("run", "bank:app", "--metrics-port", str(port), "--metrics-host", host)
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.startswith(f"error: cannot serve metrics on {host}:{port} (") and done.err.count("\n") == 1, done
+    assert not list(console.folder.glob(".orchestrator/state/bank/*/journal.jsonl"))
+    assert console.here("status", "bank").code == 2, "the log does not know the app"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

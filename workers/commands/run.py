@@ -48,6 +48,7 @@ from workers.fleet.named import NamedInstance
 from workers.instance.ledger import kept_settings
 from workers.log.logs import BUSY_MS, log_path, log_url, no_broker, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
+from workers.metrics.server import refuse_unfit as refuse_unfit_metrics
 from workers.missing_inputs import prepare_and_say
 from workers.prepare import Prepared
 from workers.spec import InstanceSpec
@@ -217,6 +218,8 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int, given: Mapping[s
         await refuse_first_start(patient, app, spec.log)
         fleet = fleet_for(host, log, spec)
         fleet.claim()
+        if spec.metrics_port and isinstance(host, ProcessHost):  # else it is of another machine
+            await refuse_unfit_metrics(spec.metrics_host, spec.metrics_port)
         await patient.patiently(fleet.announce)
         try:
             prepared = await _prepared(patient, app, spec)

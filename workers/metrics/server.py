@@ -7,6 +7,7 @@ or sends anything but a short GET, costs its own connection; of too many the old
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 
@@ -17,6 +18,22 @@ log = logging.getLogger("orchestrator.metrics")
 PATHS = ("/metrics", "/")
 HEAD_BYTES, REQUEST_S, CONNECTIONS_MAX = 16 << 10, 5.0, 64
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+
+
+async def refuse_unfit(host: str, port: int) -> None:
+    """Before an instance is started for it: raises WrongUse for a place where metrics can never be served. A port in use may be
+    free by then: an instance of the fleet before, which was killed, is a moment behind it."""
+    try:
+        (await asyncio.start_server(lambda reader, writer: writer.close(), host, port)).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise _refused(host, port, error) from None
+
+
+def _refused(host: str, port: int, error: OSError) -> WrongUse:
+    return WrongUse(
+        f"cannot serve metrics on {host}:{port} ({error.strerror or error}); choose another --metrics-port, or --metrics-host"
+    )
 
 
 class MetricsServer:
@@ -32,10 +49,7 @@ class MetricsServer:
         try:
             self._server = await asyncio.start_server(self._begin, host, port, limit=HEAD_BYTES)
         except OSError as error:
-            raise WrongUse(
-                f"cannot serve metrics on {host}:{port} ({error.strerror or error}); choose another --metrics-port, or "
-                "--metrics-host"
-            ) from None
+            raise _refused(host, port, error) from None
         bound = self._server.sockets[0].getsockname()
         address = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}/metrics"
         log.info("metrics are at %s", address)
