@@ -18,7 +18,7 @@ import shutil
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -92,19 +92,19 @@ def _forget_others(folder: Path) -> None:
 
 
 def ship(session: SparkSession, app_ref: str) -> Source:
-    """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse, NoSpaceLeft."""
+    """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse, NoSpaceLeft, SparkFailed."""
     app = load(app_ref)
     folder = ship_ours(session)
     module = module_of(app_ref)
     _refuse_changed(app, module)
     archive = _kept(folder, module, pieces(module))
-    session.sparkContext.addFile(str(archive))
+    _send(session, session.sparkContext.addFile, archive)
     return Source(moved(app_ref), archive.name)
 
 
 def ship_ours(session: SparkSession) -> Path:
     """Send this project where executors are other machines, for jobs that need no app as well; the folder of what is sent. Raises
-    NoSpaceLeft."""
+    NoSpaceLeft, SparkFailed."""
     from pipeline.spark.session import folder_of  # the driver's alone, and what it imports
     from workers.commands.cluster import IN_DRIVER
 
@@ -113,8 +113,20 @@ def ship_ours(session: SparkSession) -> Path:
     folder.mkdir(exist_ok=True)
     if not IN_DRIVER.match(str(context.master)):
         ours = _kept(folder, "stream-orchestrator", ((HOME, HOME / room) for room in ROOMS))
-        context.addPyFile(str(ours))  # on the path before anything of ours is unpickled
+        _send(session, context.addPyFile, ours)  # on the path before anything of ours is unpickled
     return folder
+
+
+def _send(session: SparkSession, send: Callable[[str], None], archive: Path) -> None:
+    """Spark keeps a copy in a folder of its own, which may have no room. Raises SparkFailed."""
+    from py4j.protocol import Py4JJavaError
+
+    from pipeline.spark.session import failure
+
+    try:
+        send(str(archive))
+    except Py4JJavaError as error:
+        raise failure(session, error) from None
 
 
 def _refuse_changed(app: App, module: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from pipeline.spark.attempts import opened
 from pipeline.spark.backfill import NotPublished
@@ -16,7 +17,8 @@ from pipeline.spark.kept_work import FILE
 from pipeline.spark.moment import sources
 from pipeline.spark.row_counts import ROWS
 from pipeline.spark.runs import Spent
-from pipeline.spark.source import Source, _kept, pieces
+from pipeline.spark.session import SparkFailed
+from pipeline.spark.source import Source, _kept, _send, pieces
 from pipeline.spark.stage import compute
 from state.errors import LogFull, NoSpaceLeft
 from tests.spark import tallies
@@ -71,6 +73,34 @@ def test_the_source_for_executors_is_no_answer(disk: Path) -> None:
     assert str(raised.value) == (
         f"no space is left on the disk of {disk}: the app's source is kept there for executors; free some, or name another folder with TMPDIR"
     )
+
+
+class NoRoom(Py4JJavaError):
+    """As Spark raises it where its own folder is full."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+    def __str__(self) -> str:
+        return (
+            "An error occurred while calling o104.addFile.\n: java.nio.file.FileSystemException: /a/shop.zip -> /b/shop.zip: No space left on "
+            "device\n\tat java.base/sun.nio.fs.UnixException.translateToIOException(UnixException.java:100)"
+        )
+
+
+@pytest.mark.spark
+def test_spark_s_own_folder_without_room_for_the_source(spark: Any) -> None:
+    """It was an internal error, with a page of Java."""
+
+    def refused(archive: str) -> None:
+        raise NoRoom
+
+    with pytest.raises(SparkFailed) as raised:
+        _send(spark, refused, Path("shop.zip"))
+    assert "a Spark job failed: no space is left on a disk" in str(raised.value) and "spark.local.dir" in str(
+        raised.value
+    )
+    assert "java" not in str(raised.value).partition("; its log is")[0]
 
 
 @pytest.fixture
