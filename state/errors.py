@@ -137,6 +137,11 @@ class Fenced(StateError):
     """This transactional id was fenced for good: every scope it had is lost. Nothing was written."""
 
 
+class RecordsLost(Fenced):
+    """The log has lost records that this writer wrote, and takes no more of it: its id is given up, as one that was fenced. Nothing
+    of this commit counts."""
+
+
 class NotOpened(StateError):
     """A commit by a transactional id that this process has not opened; nothing was written."""
 

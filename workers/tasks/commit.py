@@ -14,7 +14,7 @@ from typing import cast
 
 from pipeline.process import Changes, TaskProcess
 from state.changelog import LEADER_EPOCH
-from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError, StoreDeleted, UnfitRecord
+from state.errors import Fenced, NotOpened, OutcomeUnknown, RecordsLost, Refused, StateError, StoreDeleted, UnfitRecord
 from state.log.entries import Entries
 from state.log.protocol import EXACTLY_ONCE, Guarantee, Log, MayWrite, NewRecord, Partition, TaskCommit, always
 from workers.calls.blame import Refusal
@@ -93,7 +93,7 @@ async def commit(
             parts = [t.part for t in taken]
             ends = await log_.commit(application, writer, parts, guarantee=guarantee, may_write=may_write)
         except Fenced as error:
-            log.warning("fenced: %s", error)
+            log.warning("%s%s", "" if isinstance(error, RecordsLost) else "fenced: ", error)
             return Outcome((), (*lost, *(t.run for t in taken)), fenced=True)
         except NotOpened as error:  # back under another id, which has not joined yet: what the old one had is lost
             log.warning("not opened: %s", error)

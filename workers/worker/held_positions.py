@@ -10,7 +10,7 @@ import logging
 from functools import partial
 
 from orchestrator.model import Role
-from state.errors import Fenced, Refused, StateError
+from state.errors import Fenced, RecordsLost, Refused, StateError
 from state.log.protocol import TaskCommit
 from workers.tasks.task import TaskRun
 from workers.worker.ports import UpkeepPort
@@ -40,7 +40,7 @@ async def _commit(worker: UpkeepPort, run: TaskRun) -> None:
         guarantee, may_write = worker.guarantee()
         await worker.log.commit(worker.application, writer, [part], guarantee=guarantee, may_write=may_write)
     except Fenced as error:  # by age, too: nothing else finds it where all tasks of this worker are halted
-        log.warning("fenced: %s", error)
+        log.warning("%s%s", "" if isinstance(error, RecordsLost) else "fenced: ", error)
         worker.lost((), fenced=writer == worker.transactional_id)
     except Refused as error:
         log.warning("refused: %s", error)

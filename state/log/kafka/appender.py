@@ -18,6 +18,7 @@ from state.log.kafka.building import build, by_present_settings
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.facts import EVERYBODYS
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
+from state.log.kafka.lost_records import may_go_on
 from state.log.kafka.producer import NotEnded, Producer, ProducerFenced
 from state.log.kafka.unbuilt import Built
 from state.log.protocol import NewRecord, Partition
@@ -67,15 +68,17 @@ class Appender:
                 except OutcomeUnknown as error:
                     self._forget(producer)
                     raise OutcomeUnknown(_unknown(built)) from error
-                except StateError:
+                except StateError as error:
                     self._forget(producer)  # it is torn: one made anew writes what comes next
-                    raise
+                    if not may_go_on(error, _now() < until):
+                        raise
 
     def _forget(self, producer: Producer) -> None:
         if self._transactional is producer:
             self._transactional = None
 
     async def _produce(self, built: Built) -> dict[Partition, int]:
+        until = _now() + ANSWER_WITHIN_S
         while True:
             if self._idempotent is None:
                 self._idempotent = await self._ready(None)
@@ -85,9 +88,12 @@ class Appender:
                     continue
                 try:
                     return await producer.produce(built)
-                except BaseException:  # a cancellation as well: its sequence may have a gap, or its next number be used
+                except (
+                    BaseException
+                ) as error:  # a cancellation as well: its sequence may have a gap, or its next number be used
                     self._idempotent = None
-                    raise
+                    if not may_go_on(error, _now() < until):
+                        raise
 
     async def _ready(self, transactional_id: str | None) -> Producer:
         made = self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "produce", answer_within_s=ANSWER_WITHIN_S)
@@ -152,9 +158,11 @@ class Appender:
                     raise OutcomeUnknown(
                         f"{_unknown(built)}; run it again, it goes on behind what was written"
                     ) from error
-                except StateError:
+                except StateError as error:
                     self._keyed.pop(name, None)
-                    raise
+                    if not may_go_on(error, _now() < until):
+                        raise
+                    continue
                 topic.view.apply_own(EVERYBODYS, behind.pop(topic.partition(EVERYBODYS)), [fact])
                 return behind
 

@@ -20,6 +20,7 @@ class Then(Enum):
     LEADER = "ask for metadata, then again"
     COORDINATOR = "ask for the coordinator, then again"
     FENCED = "another process has initialised this transactional id, or its transaction was aborted for its age"
+    LOST = "the partition has lost records that this producer wrote"
     DONE = "was done by an earlier try"
     POSITION = "the position is not in the partition"
     TOO_LARGE = "the batch is larger than its topic takes"
@@ -83,7 +84,7 @@ _TABLE: dict[int, tuple[str, Then]] = {
     40: ("INVALID_CONFIG", Then.FAIL),
     41: ("NOT_CONTROLLER", Then.LEADER),
     44: ("POLICY_VIOLATION", Then.FAIL),
-    45: ("OUT_OF_ORDER_SEQUENCE_NUMBER", Then.FAIL),
+    45: ("OUT_OF_ORDER_SEQUENCE_NUMBER", Then.LOST),
     46: ("DUPLICATE_SEQUENCE_NUMBER", Then.DONE),  # an earlier try was written, and its answer got lost
     47: ("INVALID_PRODUCER_EPOCH", Then.FENCED),
     48: ("INVALID_TXN_STATE", Then.FENCED),
@@ -94,7 +95,7 @@ _TABLE: dict[int, tuple[str, Then]] = {
     53: ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Then.DENIED),
     55: ("OPERATION_NOT_ATTEMPTED", Then.FAIL),  # another partition of the request was refused
     56: ("KAFKA_STORAGE_ERROR", Then.LEADER),
-    59: ("UNKNOWN_PRODUCER_ID", Then.FENCED),
+    59: ("UNKNOWN_PRODUCER_ID", Then.LOST),
     60: ("REASSIGNMENT_IN_PROGRESS", Then.AGAIN),
     67: ("INVALID_PRODUCER_ID", Then.FENCED),
     68: ("NON_EMPTY_GROUP", Then.FAIL),
@@ -115,6 +116,7 @@ _TABLE: dict[int, tuple[str, Then]] = {
 _LOOK = "the broker's log may say more"
 _ADVICE = {
     Then.DENIED: "`orchestrator topics acls APP` lists what an app needs",
+    Then.LOST: "its brokers do not have what this producer wrote there before (an unclean election, a restored broker)",
     Then.AGAIN: "the brokers do not get further: look at their logs, and try again",
     Then.LEADER: "the partition has no leader: look at the brokers, and try again",
     Then.COORDINATOR: "the coordinator does not answer: look at the brokers, and try again",
@@ -156,6 +158,7 @@ class KafkaRefused(LogUnusable):
         """`rights`: those that the request takes; the message names the one that is missing."""
         self.what, self.code, self.then = what, code, then(code)
         self.partition: tuple[str, int] | None = None
+        self.lost_in: tuple[tuple[str, int], ...] = ()  # all partitions that refuse it by a code of `Then.LOST`
         advice = _ADVICE_OF.get(code) or _ADVICE.get(self.then, _LOOK)
         if _COLLIDES in (text or ""):
             advice = _OTHER_NAME

@@ -30,7 +30,7 @@ from state.errors import (
 )
 from state.log.batches import Batch
 from state.log.kafka import rights
-from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check, name_of
+from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check, name_of, then
 from state.log.kafka.connections import GROUP, TRANSACTION, Connections, is_answer
 from state.log.kafka.left_open import ANYWHERE, LeftOpen, Written, with_place
 from state.log.kafka.offsets import Offsets
@@ -377,6 +377,7 @@ class Producer:
             for partition, batch in batches.items()
         }
         bases: dict[Partition, int] = {}
+        lost: set[Partition] = set()
 
         async def ask(node: int, listed: list[Partition]) -> dict[Partition, tuple[int, int]]:
             by_topic = self._topics.names.by_topic({partition: sealed[partition] for partition in listed})
@@ -384,11 +385,13 @@ class Producer:
                 self._id if transactional else None, _ALL_REPLICAS, _PRODUCE_TIMEOUT_MS, list(by_topic.items())
             )
             answer = await self._connections.send(node, request, self._purpose, may_write)
-            return {
+            found = {
                 Partition(self._topics.names.outside(topic), one[0]): (one[1], one[2])
                 for topic, numbers in answer.topics
                 for one in numbers
             }
+            lost.update(partition for partition, (code, _) in found.items() if then(code) is Then.LOST)
+            return found
 
         try:
             bases = await self._topics.led(
@@ -403,6 +406,7 @@ class Producer:
             if (kind := _UNFIT.get(error.then)) is not None and error.partition is not None:
                 what = f"writing to {Partition(*error.partition)}: {error.then.value} ({name_of(error.code)})"
                 raise kind(what, error.partition, -1) from error
+            error.lost_in = tuple(sorted(lost))
             raise
         for partition, batch in batches.items():
             self._pass(partition, batch)

@@ -21,6 +21,7 @@ from state.log.kafka.connections import TooLate, is_answer
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.left_open import Written
+from state.log.kafka.lost_records import of_writer
 from state.log.kafka.members import refuse_members
 from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.kafka.short_lived import ShortLived
@@ -82,6 +83,11 @@ class Writers:
                 except (Fenced, OutcomeUnknown):
                     self._give_up(key)
                     raise
+                except KafkaRefused as error:
+                    if error.then is not Then.LOST:
+                        raise
+                    self._give_up(key)
+                    raise await of_writer(error, self._cluster.topics, transactional_id) from error
 
         return await self._written(tasks, transact)
 
@@ -94,7 +100,7 @@ class Writers:
         may_write: MayWrite,
     ) -> dict[Partition, int]:
         """Records, and once they are acknowledged the positions. The owner records in memory are all that refuses here.
-        Raises NotOpened, Fenced, Refused, OutcomeUnknown, and what a topic refuses."""
+        Raises NotOpened, Fenced (RecordsLost too), Refused, OutcomeUnknown, and what a topic refuses."""
         key = (application, transactional_id)
         if key in self._lost:
             raise Fenced(checks.fenced(transactional_id))
@@ -117,6 +123,9 @@ class Writers:
                     if positions:
                         await self._cluster.offsets.commit(application, positions, _times_ms(tasks), may_write)
                 except (TooLate, StateError) as error:
+                    if isinstance(error, KafkaRefused) and error.then is Then.LOST:
+                        self._give_up(key)
+                        raise await of_writer(error, self._cluster.topics, transactional_id) from error
                     is_fence = isinstance(error, KafkaRefused) and error.then is Then.FENCED
                     if isinstance(error, OutcomeUnknown) or (is_answer(error) and not is_fence):
                         raise
