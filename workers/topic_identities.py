@@ -53,7 +53,7 @@ async def check(log: GroupLog, app: App) -> None:
     if not kept and await log.lease(app.id) is None:
         await _check_first_start(log, app, topology, there)
     else:
-        await _check_lost_and_gone(log, app, there)
+        await _check_lost_and_gone(log, app, topology, there)
         await _check_set_elsewhere(
             log, app, {name: there[name] for name in kept if name in there and is_read(topology, name)}
         )
@@ -80,29 +80,18 @@ async def _check_first_start(log: GroupLog, app: App, topology: Topology, there:
         )
 
 
-async def _check_lost_and_gone(log: GroupLog, app: App, there: Mapping[str, TopicInfo]) -> None:
-    """Raises AppRefused where positions that were seen are gone, or lie behind what is left of their records."""
-    for name, seen in sorted((await log.metadata_of(app.id, SEEN)).items()):
-        if name not in there:
+async def _check_lost_and_gone(log: GroupLog, app: App, topology: Topology, there: Mapping[str, TopicInfo]) -> None:
+    """Raises AppRefused where positions that were seen are gone, or any lies behind what is left of its records: also in a topic
+    that was accepted since, of which none was seen yet."""
+    seen = await log.metadata_of(app.id, SEEN)
+    for name in sorted(there):
+        before = {Partition(name, number) for number in json.loads(seen.get(name, b"[]"))}
+        asked = before.union(_partitions(there[name]) if is_read(topology, name) else ())
+        if not asked:
             continue
-        before = {Partition(name, number) for number in json.loads(seen)}
-        positions = await log.positions(app.id, before, settled=False)
-        lost = await log.lost(app.id, positions, settled=False)
-        strange, _ = await set_elsewhere(log, app.id, lost, settled=False)
-        for one, end in sorted(lost.items()):
-            if one in strange:
-                raise AppRefused(
-                    f"'{app.id}': another program has set the committed position in {one} to {strange[one]}, and it ends at {end}: set it to "
-                    f"where the app was, or to where it is to go on (kafka-consumer-groups --reset-offsets), and then `orchestrator topics accept "
-                    f"{app.id} {name}`; to compute everything anew, `orchestrator reset {app.id}`"
-                )
-            raise AppRefused(
-                f"'{app.id}': topic {name} lost records: of {one}, which was processed up to {positions[one]}, the log has kept "
-                f"what is before {end}; what was written since would be taken for what was read, and tables and outputs count what "
-                f"is lost; to go on from there, set the position of the consumer group (kafka-consumer-groups --reset-offsets "
-                f"--to-offset {end}), and then `orchestrator topics accept {app.id} {name}`; to compute everything anew, "
-                f"`orchestrator reset {app.id}`"
-            )
+        positions = await log.positions(app.id, asked, settled=False)
+        if reason := await lost_records(log, app.id, name, positions):
+            raise AppRefused(reason)
         gone = before - positions.keys()
         if gone:
             raise AppRefused(
@@ -110,6 +99,53 @@ async def _check_lost_and_gone(log: GroupLog, app: App, there: Mapping[str, Topi
                 "offsets.retention.minutes), or were deleted; its records would be processed again; set the group's offsets "
                 f"with Kafka's tools, or go by the topic's start, and then `orchestrator topics accept {app.id} {name}`"
             )
+
+
+async def lost_records(log: GroupLog, application: str, name: str, positions: Mapping[Partition, int]) -> str:
+    """Why the app cannot go on with these positions in a topic, where one lies behind what the log has kept: all that do, and what to
+    set; else ""."""
+    lost = await log.lost(application, positions, settled=False)
+    if not lost:
+        return ""
+    strange, _ = await set_elsewhere(log, application, lost, settled=False)
+    reasons = []
+    if strange:
+        moved = "; ".join(
+            f"the committed position in {one} to {at}, and it ends at {lost[one]}"
+            for one, at in sorted(strange.items())
+        )
+        reasons.append(
+            f"another program has set {moved}: set it to where the app was, or to where it is to go on "
+            "(kafka-consumer-groups --reset-offsets)"
+        )
+    if kept := {one: end for one, end in sorted(lost.items()) if one not in strange}:
+        to = ", ".join(f"--to-offset {end}" + (f" for {one}" if len(kept) > 1 else "") for one, end in kept.items())
+        reasons.append(
+            f"topic {name} lost records: {are_lost(kept, positions)}; what was written since would be taken for what was read, and "
+            "tables and outputs count what is lost; to go on from there, set the position of the consumer group "
+            f"(kafka-consumer-groups --reset-offsets {to})"
+        )
+    return (
+        f"'{application}': {'; '.join(reasons)}, and then `orchestrator topics accept {application} {name}`; to compute everything "
+        f"anew, `orchestrator reset {application}`"
+    )
+
+
+def are_lost(lost: Mapping[Partition, int], positions: Mapping[Partition, int]) -> str:
+    """Of each partition where it was, and what is kept."""
+    return "; ".join(
+        f"of {one}, which was processed up to {positions.get(one)}, the log has kept what is before {end}"
+        for one, end in sorted(lost.items())
+    )
+
+
+def lost_while_running(application: str, lost: Mapping[Partition, int], positions: Mapping[Partition, int]) -> str:
+    """What a worker ends with."""
+    topics = ", ".join(sorted({one.topic for one in lost}))
+    return (
+        f"records of {topics} that were processed are lost (an unclean election, a restored broker): {are_lost(lost, positions)}; a "
+        f"start of {application} names how to go on (`orchestrator topics accept`, or `orchestrator reset`)"
+    )
 
 
 async def _check_set_elsewhere(log: GroupLog, app: App, known: Mapping[str, TopicInfo]) -> None:

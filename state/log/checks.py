@@ -81,7 +81,7 @@ def out_of_range(partition: Partition, position: int, start: int, end: int) -> P
     else:
         text = (
             f"position {position} of {partition} lies past its end {end}: "
-            "it comes from another log or an earlier topic of that name; start again from the log's own positions"
+            "it comes from another log or an earlier topic of that name, or the log lost records; start again from the log's own positions"
         )
     return PositionOutOfRange(text, partition, start, end)
 

@@ -448,4 +448,9 @@ async def test_an_input_that_lost_records(own: tuple[Bank, Broker]) -> None:
         (folder / "leader-epoch-checkpoint").unlink()
     made.launch()
     done = await asyncio.to_thread(bank.console, "run", "bank:app")
-    assert done.code == 3 and done.err.splitlines()[-1].startswith("error: 'bank': topic payments lost records"), done
+    text = done.err.splitlines()[-1]
+    assert done.code == 3 and text.startswith("error: 'bank': topic payments lost records"), done
+    named = [f"of payments-{number}, which was processed" in text for number in range(8)]
+    assert sum(named) > 1, "one was named, and the next start named the next one"
+    accepted = await asyncio.to_thread(bank.console, "topics", "accept", "bank", "payments")
+    assert accepted.code == 3 and accepted.err.splitlines()[-1] == text, accepted

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,9 +18,12 @@ from state.errors import PositionOutOfRange
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TaskCommit
 from tests.workers.test_restores_at_once import app_of, changelog, opened, restoring, until
+from workers import topic_identities
+from workers.errors import AppRefused
 from workers.prepare import prepare
 from workers.tasks.inputs import start_positions
 from workers.tasks.stores import Opened, StoreOpener
+from workers.worker import growth
 
 TASK = TaskId(0, 0)
 
@@ -113,5 +118,49 @@ async def test_an_input_that_has_lost_what_was_processed_stops_its_task(lost: in
     if not lost:
         assert await going_on == ({numbers: end}, False)
     else:
-        with pytest.raises(OrchestratorError, match=f"up to {end}, and the log has kept what is before {end - lost};"):
+        with pytest.raises(OrchestratorError, match=f"up to {end}, the log has kept what is before {end - lost};"):
             await going_on
+
+
+async def with_lost_inputs() -> tuple[MemoryLog, Any, int]:
+    """An application that has processed all of three partitions, two of which have lost 8 offsets since."""
+    log, app = MemoryLog(), app_of(3)
+    prepared = await prepare(log, app)
+    await topic_identities.keep(log, prepared)
+    inputs = [Partition("numbers", number) for number in range(3)]
+    ends = [await write(log, one, b"1", range(10)) for one in inputs]
+    log.put_positions(app.id, [TaskCommit("0_0", 1, {}, dict(zip(inputs, ends, strict=True)))])
+    await topic_identities.keep_positions(log, prepared)
+    await topic_identities.check(log, app)
+    for one in inputs[:2]:
+        log.elect(one, ends[0] - 8)
+        await write(log, one, b"1", range(10))
+    return log, prepared, ends[0]
+
+
+async def test_a_start_names_all_that_an_input_has_lost_also_of_what_was_accepted() -> None:
+    """One partition of several was named; and once the topic was accepted, with the position in that one set, the next start passed."""
+    log, prepared, end = await with_lost_inputs()
+    kept = f"processed up to {end}, the log has kept what is before {end - 8};"
+    text = (
+        f"topic numbers lost records: of numbers-0, which was {kept} of numbers-1, which was {kept} .*"
+        f"--to-offset {end - 8} for numbers-0, --to-offset {end - 8} for numbers-1"
+    )
+    with pytest.raises(AppRefused, match=text):
+        await topic_identities.check(log, prepared.app)
+    assert await topic_identities.accept(log, prepared.app.id, "numbers")
+    with pytest.raises(AppRefused, match=text):
+        await topic_identities.check(log, prepared.app)
+
+
+async def test_a_worker_ends_with_what_its_input_has_lost() -> None:
+    """It named another log, and positions to start again from, as if there were any."""
+    log, prepared, end = await with_lost_inputs()
+    error = PositionOutOfRange("position 20 of numbers-1 lies past its end 12", Partition("numbers", 1), 0, end - 8)
+    found = await growth.explained(SimpleNamespace(prepared=prepared, log=log), error)  # type: ignore[arg-type]
+    assert isinstance(found, OrchestratorError), found
+    kept = f"processed up to {end}, the log has kept what is before {end - 8};"
+    assert f"of numbers-0, which was {kept} of numbers-1, which was {kept}" in str(found)
+    assert "`orchestrator topics accept`, or `orchestrator reset`" in str(found)
+    log.put_positions(prepared.app.id, [TaskCommit("0_0", 1, {}, {Partition("numbers", n): 0 for n in range(3)})])
+    assert await growth.explained(SimpleNamespace(prepared=prepared, log=log), error) is error  # type: ignore[arg-type]

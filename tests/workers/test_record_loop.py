@@ -398,3 +398,24 @@ async def test_a_task_that_begins_behind_a_record_is_not_careful_because_of_it(t
         await run.closed()
         restores.cancel()
         await asyncio.wait([restores])
+
+
+async def test_what_an_election_lost_before_it_was_committed_costs_its_task_alone(tmp_path: Path) -> None:
+    """Nothing was processed of it: it ended the worker, as if the log were another one."""
+
+    async def hang(record: Record[str, int], sums: Any, out: Any) -> None:
+        if record.value == 0:
+            await asyncio.Event().wait()
+        count(record, sums, out)
+
+    async with running(tmp_path, hang, records=10) as (worker, log, life):
+        lost, other = (Partition("in", task.partition) for task in TASKS)
+
+        async def goes_on() -> bool:
+            return other.number in await committed(log)
+
+        await until("the other task", goes_on)
+        log.elect(lost, 0)
+        await log.append({lost: [NewRecord(b"k", b"new", 1)]})
+        await until("the task to be given up", lambda: TASKS[0] not in worker.runs or life.done())
+        assert not life.done() and TASKS[1] in worker.runs

@@ -122,6 +122,7 @@ async def _accept(args: Any) -> dict[str, Any]:
         described = await description(log, application)
         if await is_looked_after(log, application):
             raise RefusedBySafety(f"'{application}' runs; stop it first")
+        await _refuse_lost(log, application, args.topic)
         has_run = await log.metadata(application, TOPIC_IDS, args.topic) is not None
         written = await _written_back(log, described, args.topic, Path(state_dir(args, url)) / application)
         known = await topic_identities.accept(log, application, args.topic) or has_run
@@ -131,6 +132,16 @@ async def _accept(args: Any) -> dict[str, Any]:
             )
     outcome = "done" if known or written else "nothing to do"
     return {"application": application, "topic": args.topic, "outcome": outcome, "written_back": written}
+
+
+async def _refuse_lost(log: GroupLog, application: str, topic: str) -> None:
+    """Raises RefusedBySafety while a committed position lies behind what the log has kept: the next start would be refused for it."""
+    info = (await log.topics([topic])).get(topic)
+    if info is None:
+        return
+    positions = await log.positions(application, [Partition(topic, number) for number in range(info.partitions)])
+    if reason := await topic_identities.lost_records(log, application, topic, positions):
+        raise RefusedBySafety(reason)
 
 
 async def _written_back(log: GroupLog, described: Mapping[str, Any], topic: str, state: Path) -> int:

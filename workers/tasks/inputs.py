@@ -53,11 +53,8 @@ async def start_positions(
             f"{task}: another program has set the committed position in {partition} to {place} while the app ran; a start "
             f"of {application} says how to go on"
         )
-    for partition, end in sorted(lost.items()):
-        raise OrchestratorError(
-            f"{task}: {partition} lost records: it was processed up to {committed.get(partition)}, and the log has kept what is "
-            f"before {end}; a start of {application} says how to go on"
-        )
+    if lost:
+        raise OrchestratorError(f"{task}: {topic_identities.lost_while_running(application, lost, committed)}")
     positions: dict[Partition, int] = {}
     missing = [p for p in partitions if p not in committed]
     for partition in await topic_identities.gone(log, application, missing):

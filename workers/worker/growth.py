@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from orchestrator.errors import OrchestratorError
 from state.errors import PositionOutOfRange, StateError, UnknownTopic
-from state.log.protocol import TopicInfo
+from state.log.protocol import Partition, TopicInfo
+from workers import topic_identities
 from workers.prepare import Prepared
 from workers.same_topics import loses, problem
 from workers.worker.ports import GrowthPort
@@ -94,9 +95,21 @@ async def explained(worker: GrowthPort, error: UnknownTopic | PositionOutOfRange
     try:
         async with asyncio.timeout(EXPLAIN_S):
             found = await worker.log.topics(list(prepared.topics))
+            if reasons := others(prepared, found):
+                return next(iter(reasons.values()))
+            return await _lost(worker, error.partition[0]) or error if isinstance(error, PositionOutOfRange) else error
     except (StateError, TimeoutError):
         return error
-    return next(iter(others(prepared, found).values()), error)
+
+
+async def _lost(worker: GrowthPort, topic: str) -> Exception | None:
+    """Where the log has lost records of this input that the application has processed. Raises StateError."""
+    application, info = worker.prepared.app.id, worker.prepared.topics[topic]
+    partitions = [Partition(topic, number) for number in range(info.partitions)]
+    positions = await worker.log.positions(application, partitions, settled=False)
+    lost = await worker.log.lost(application, partitions, settled=False)
+    text = topic_identities.lost_while_running(application, lost, positions)
+    return OrchestratorError(f"'{application}': {text}") if lost else None
 
 
 def seen_again(prepared: Prepared, found: Mapping[str, TopicInfo]) -> Prepared:

@@ -189,13 +189,13 @@ class RecordLoop:
         return bool(fetched)
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
-        """What a task has yet to read was removed by retention, or by its next owner while this process stood still. It costs
-        the task alone; its next start goes by `start_positions`."""
+        """What a task has yet to read was removed by retention, by its next owner while this process stood still, or lost in an
+        election before it was committed. It costs the task alone; its next start goes by `start_positions`."""
         run = self._runs.get(partition := Partition(*error.partition))
         if run is None:
             return  # dropped while the fetch was under way
-        if run.committed.get(partition, 0) >= error.start:
-            raise error  # past the end, or behind what the log has lost: its next start says what to do
+        if run.committed.get(partition, 0) > error.end:
+            raise error  # the log has lost what was processed, or is another one; see growth.py
         self._worker.failed(run, error)
 
     def _hold_back(self, most: int) -> None:
