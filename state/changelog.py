@@ -16,6 +16,10 @@ from state.store.protocol import Store
 
 LEADER_EPOCH = "leader_epoch"  # in a store's stamp: of the leader that wrote the last of it, where there are elections
 PARTITION = "partition"  # in a store's stamp: of its changelog; stores of versions before have none
+SHORT = (
+    "what those records changed is missing from the table from now on, unless the positions of its inputs went back with them: "
+    "`orchestrator audit` shows what is missing, and `orchestrator reset` builds the table anew"
+)  # where positions lie elsewhere than a changelog (Kafka), and may stay where they were
 CHUNK = 2_000  # changes per store write: about 4 ms during which nothing else in the process runs
 
 
@@ -92,13 +96,16 @@ def usable(
     delete_retention_ms: int,
     now_ms: int,
     forgotten: int = 0,
+    positions_stay: bool = False,
 ) -> str | None:
     """Why a store (or a snapshot) may not be used for this changelog, or None where it may.
 
-    `start` and `end` are the changelog's, and so is `forgotten` (see `Log.forgotten`): that holds whatever clocks say. An unusable store is wiped and restored, and this text is the message.
+    `start` and `end` are the changelog's, and so is `forgotten` (see `Log.forgotten`): that holds whatever clocks say.
+    `positions_stay`: where the log loses records of a changelog, positions may lie behind what they were of. An unusable store is wiped and restored, and this text is the message.
     """
     if (why := foreign(offset, stamp, log_id=log_id, topic_id=topic_id, end=end)) is not None:
-        return why
+        is_ahead = foreign(0, stamp, log_id=log_id, topic_id=topic_id, end=end) is None
+        return f"{why}; {SHORT}" if is_ahead and positions_stay else why
     time_ms = int(stamp.get("time_ms", "0"))
     if offset == end or (offset == 0 and time_ms == 0):
         return None  # it holds all, or nothing; at 0 it may also hold a part of the first fetch

@@ -63,10 +63,36 @@ async def test_a_store_on_disk_is_compared_with_what_the_leader_kept(
         again = (await opener.open(TASK))["last"]
     assert (again.source, again.position) == (("empty", 0) if lost else ("disk", end))
     assert (f"has kept {end - lost}" in caplog.text) == bool(lost)
+    assert ("it is wiped and restored; what those records changed is missing from the table" in caplog.text) == bool(
+        lost
+    )
     await follow(log, again)
     assert again.store.stamp()[LEADER_EPOCH] == "1"
     assert (again.store.get(b"9") is None) == bool(lost)
     again.store.close()
+
+
+@pytest.mark.parametrize("elects", [True, False], ids=["kafka", "embedded"])
+async def test_a_store_that_is_ahead_says_what_its_table_lacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, elects: bool
+) -> None:
+    """Where the log has elections, positions stay where they were; those of an embedded log go back with the changelog."""
+    log = MemoryLog(markers=elects)
+    prepared = await prepare(log, app_of(1))
+    partition = changelog(prepared, 0)
+    end = await write(log, partition, b"before", range(10))
+    opener = StoreOpener(log, prepared, StateDirectory(tmp_path, "restored", "i1"), "")
+    found = (await opener.open(TASK))["last"]
+    await follow(log, found)
+    found.store.write({}, end + 5)
+    found.store.close()
+    with caplog.at_level(logging.WARNING):
+        (await opener.open(TASK))["last"].store.close()
+    (line,) = caplog.messages
+    ahead = f"it stands at {end + 5}, past the end {end} of its changelog: the log lost records it has; it is wiped and restored"
+    short = "; what those records changed is missing from the table from now on, unless the positions of its inputs went back with them: "
+    assert line.startswith(f"0_0, table last: {ahead}{short if elects else ''}"), line
+    assert ("`orchestrator audit` shows what is missing" in line) == elects
 
 
 async def test_a_copy_that_follows_is_restored_and_the_others_go_on(tmp_path: Path) -> None:

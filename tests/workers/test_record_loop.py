@@ -419,3 +419,26 @@ async def test_what_an_election_lost_before_it_was_committed_costs_its_task_alon
         await log.append({lost: [NewRecord(b"k", b"new", 1)]})
         await until("the task to be given up", lambda: TASKS[0] not in worker.runs or life.done())
         assert not life.done() and TASKS[1] in worker.runs
+
+
+async def test_a_commit_behind_what_its_changelog_has_lost_restores_the_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store went on with what the changelog had no more, and took its end: the restore after that came to another table."""
+    async with running(tmp_path, count, records=5) as (worker, log, _):
+
+        async def are_read() -> bool:
+            return set((await committed(log)).values()) == {6}
+
+        await until("all to be committed", are_read)
+        run = worker.runs[TASKS[0]]
+        opened = run.stores["sums"]
+        before = opened.store.offset
+        log.elect(opened.partition, 0)
+        for _ in range(before):  # it is longer than before by then
+            await log.append({opened.partition: [NewRecord(b"other", bytes(8), 1)]})
+        await log.append({Partition("in", 0): [NewRecord(b"k0", bytes(8), 1)]})
+        await until("the commit", lambda: TASKS[0] not in worker.runs or opened.store.offset > before)
+        assert TASKS[0] not in worker.runs
+        assert f"its store stands at {before}, and {opened.partition} lost records" in caplog.text
+        assert TASKS[1] in worker.runs

@@ -117,7 +117,8 @@ async def commit(
         except OutcomeUnknown as error:
             log.error("a commit was not answered, its tasks are restored: %s", error)
             return Outcome((), (*lost, *(t.run for t in taken)))
-        done = [t for t in taken if _apply(t, ends)]
+        cut = await _cut_off(log_, taken)
+        done = [t for t in taken if t.run not in cut and _apply(t, ends)]
         return Outcome(tuple(done), (*lost, *(t.run for t in taken if t not in done)))
     return Outcome((), tuple(lost))
 
@@ -145,6 +146,30 @@ def _goes_on(culprit: Taken, error: UnfitRecord) -> bool:
         return False
     log.warning("%s; its records are read again, and the one that wrote it is left to on_error", error)
     return True
+
+
+async def _cut_off(log_: Log, taken: Sequence[Taken]) -> set[TaskRun]:
+    """Tasks with a store that has what its changelog has lost in an election: a commit behind that would hide it, and a restore would
+    come to another table without a word. The leader's epoch is compared, which brokers give with what they are asked anyway."""
+    found = {
+        opened.partition: (t.run, opened.store, int(epoch))
+        for t in taken
+        if t.run.process is t.process
+        for opened in map(t.run.stores.__getitem__, t.changes.writes)
+        if opened.store.offset and (epoch := opened.store.stamp().get(LEADER_EPOCH)) is not None
+    }
+    moved = {one: epoch for one, (_, _, epoch) in found.items() if 0 <= epoch < log_.epoch(one)}
+    if not moved:
+        return set()
+    ends = await log_.epoch_ends(moved)
+    cut: set[TaskRun] = set()
+    for partition, end in sorted(ends.items()):
+        run, store, _ = found[partition]
+        if end < store.offset:
+            what = "%s: its store stands at %d, and %s lost records: what it has kept of those before ends at %d; it is restored from the log"
+            log.warning(what, run.id, store.offset, partition, end)
+            cut.add(run)
+    return cut
 
 
 def _apply(taken: Taken, ends: dict[Partition, int]) -> bool:

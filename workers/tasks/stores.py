@@ -18,7 +18,7 @@ from orchestrator.clocks import monotonic_ms
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
 from state import history, manifest, snapshot
-from state.changelog import LEADER_EPOCH, PARTITION, misplaced, usable
+from state.changelog import LEADER_EPOCH, PARTITION, SHORT, misplaced, usable
 from state.directory import StateDirectory
 from state.errors import ChangelogCut, SnapshotUnusable, StateError, StoreDamaged, StoreDeleted
 from state.history import History
@@ -187,6 +187,7 @@ class StoreOpener:
                 delete_retention_ms=change.delete_retention_ms(),
                 now_ms=self._surroundings.wall_ms(),
                 forgotten=change.forgotten,
+                positions_stay=self._log.epoch(change.partition) >= 0,
             )
             reason = reason or self._past.problem(store.stamp().get(history.STAMP, ""), change.partition, store.offset)
             if reason is None and store.offset:
@@ -229,7 +230,8 @@ class StoreOpener:
     def _anew(self, store: Store | None, change: _Changelog, reason: str, level: int = logging.WARNING) -> Store:
         """An empty store in place of this one."""
         task, table = str(change.task), change.table
-        log.log(level, "%s, table %s: %s; it is wiped and restored", task, table, reason)
+        what, short, _ = reason.partition(f"; {SHORT}")
+        log.log(level, "%s, table %s: %s; it is wiped and restored%s", task, table, what, short)
         if store is not None:
             store.close()
         self._directory.wipe(task, table)
@@ -263,7 +265,8 @@ class StoreOpener:
             raise
         if store.offset <= end:
             return None
-        return f"it stands at {store.offset}, and its changelog has kept {end} of what was written before: {change.partition} lost records"
+        lost = f"its changelog has kept {end} of what was written before: {change.partition} lost records"
+        return f"it stands at {store.offset}, and {lost}; {SHORT}"
 
     def _give_back(self, store: Store, change: _Changelog) -> None:
         store.close()
