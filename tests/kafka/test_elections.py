@@ -13,13 +13,13 @@ import pytest
 from orchestrator.model import TaskId
 from state.changelog import LEADER_EPOCH, apply
 from state.directory import StateDirectory
-from state.errors import PositionOutOfRange
+from state.errors import PositionOutOfRange, RecordsLost
 from state.log.kafka.broker import Broker
 from state.log.kafka.log import KafkaLog
 from state.log.kafka.requests import CreateTopicsRequest_v4
-from state.log.protocol import NewRecord, Partition, Reader
+from state.log.protocol import NewRecord, Partition, Reader, TaskCommit
 from tests.contracts import logs
-from tests.kafka.place import Place
+from tests.kafka.place import Place, owner
 from tests.workers.test_restores_at_once import app_of
 from workers.prepare import prepare
 from workers.tasks.stores import Opened, StoreOpener
@@ -38,9 +38,10 @@ def inside(log: KafkaLog) -> str:
     return log._cluster.topics.names.inside(CHANGES.topic)
 
 
-async def created(log: KafkaLog) -> None:
+async def created(log: KafkaLog, partitions: int = 1) -> None:
     """The changelog with two replicas, so that the third broker keeps the controllers' majority."""
-    request = CreateTopicsRequest_v4([(inside(log), -1, -1, [(0, [1, 2])], list(SETTINGS.items()))], 10_000, False)
+    placed = [(number, [1, 2]) for number in range(partitions)]
+    request = CreateTopicsRequest_v4([(inside(log), -1, -1, placed, list(SETTINGS.items()))], 10_000, False)
     answer = await log._cluster.connections.ask_any(request)
     assert answer.topic_errors[0][1] == 0, answer
 
@@ -119,5 +120,42 @@ async def test_what_an_election_loses_is_noticed(
         again.store.close()
         assert (again.source, again.position) == ("empty", 0)
         assert f"it stands at {end}, and its changelog has kept 10" in caplog.text
+    finally:
+        await place.close()
+
+
+@pytest.mark.long
+async def test_a_writer_names_all_that_an_election_lost_of_it(three: list[Broker]) -> None:
+    """Also where it writes nothing at that moment: by another id it would never be refused there."""
+    first, second, third = three
+    await asyncio.gather(*(asyncio.to_thread(one.launch) for one in three))
+    place = Place("", third.port)
+    log = await place.open()
+    both = [Partition(CHANGES.topic, number) for number in range(2)]
+
+    async def commit(writer: str, epoch: int, partitions: list[Partition], value: bytes) -> None:
+        written = {one: [NewRecord(b"k", value, 1)] for one in partitions}
+        await log.commit("restored", writer, [TaskCommit("0_0", epoch, written, {})])
+
+    try:
+        await created(log, 2)
+        lease = await log.acquire("restored", "c", "a:1", None)
+        assert lease is not None
+        await log.open_writer("restored", "w")
+        await log.record_owners(lease, [owner(1, lease)])
+
+        async def is_led(by: int, in_sync: list[int]) -> bool:
+            return await leader(log) == (by, in_sync)
+
+        await until("two replicas in sync", lambda: is_led(1, [1, 2]))
+        await commit("w", 1, both, b"before")
+        await asyncio.to_thread(second.stop, kill=True)
+        await until("one replica in sync", lambda: is_led(1, [1]))
+        await commit("w", 1, both, b"lost")
+        await asyncio.to_thread(first.stop, kill=True)
+        await asyncio.to_thread(second.launch)
+        await until("the replica that lagged to lead", lambda: is_led(2, [2]))
+        with pytest.raises(RecordsLost, match=f"the brokers of {both[0]}, {both[1]} lost records"):
+            await commit("w", 1, both[1:], b"refused")
     finally:
         await place.close()

@@ -6,20 +6,45 @@ had an answer to each number before, so what lacks there was in the log. A new p
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 
 from state.errors import RecordsLost, StateError
+from state.log.kafka.cluster import Cluster
 from state.log.kafka.codes import KafkaRefused, Then
+from state.log.kafka.offsets import Offsets
 from state.log.kafka.topics import Topics
 from state.log.protocol import Partition
 
 log = logging.getLogger("orchestrator.log")
+_ASKED_S = 5.0
 
 
-async def of_writer(error: KafkaRefused, topics: Topics, transactional_id: str) -> RecordsLost:
+class Latest:
+    """Where the latest ends that a writer has written to each partition, and under which leader: what it writes to one shows that
+    brokers have lost records, and others may have, which it writes to later, by another producer."""
+
+    def __init__(self) -> None:
+        self._ends: dict[Partition, tuple[int, int]] = {}
+
+    def wrote(self, behind: Mapping[Partition, int], topics: Topics) -> None:
+        """`behind`: where its records end."""
+        self._ends |= {one: (end, topics.known_epoch(one)) for one, end in behind.items()}
+
+    async def lost(self, offsets: Offsets) -> list[Partition]:
+        """Those that lack something of it. Raises StateError."""
+        ends = await offsets.epoch_ends({one: epoch for one, (_, epoch) in self._ends.items() if epoch >= 0})
+        return [one for one, end in ends.items() if end < self._ends[one][0]]
+
+
+async def of_writer(error: KafkaRefused, cluster: Cluster, transactional_id: str, latest: Latest) -> RecordsLost:
     """For a commit that was refused by a code of `Then.LOST`, whose transaction is over: what is lost, and what follows."""
-    lost = partitions(error)
+    topics, lost = cluster.topics, partitions(error)
+    with suppress(StateError, TimeoutError):  # the line without the others rather than none
+        async with asyncio.timeout(_ASKED_S):
+            lost = sorted({*lost, *await latest.lost(cluster.offsets)})
     kinds: dict[str, str] = {}
     with suppress(StateError):  # the line without them rather than none
         kinds = {name: purpose.kind for name, purpose in (await topics.purposes({one.topic for one in lost})).items()}

@@ -8,10 +8,10 @@ advice; the promise is the broker's, which refuses an id that was initialised by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
-from state.errors import Fenced, LogBusy, NotOpened, OutcomeUnknown, Refused, StateError
+from state.errors import Fenced, LogBusy, NotOpened, OutcomeUnknown, RecordsLost, Refused, StateError
 from state.log import checks
 from state.log.group_store import OwnerRecord
 from state.log.kafka.building import by_present_settings, unbuilt
@@ -21,7 +21,7 @@ from state.log.kafka.connections import TooLate, is_answer
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.left_open import Written
-from state.log.kafka.lost_records import of_writer
+from state.log.kafka.lost_records import Latest, of_writer
 from state.log.kafka.members import refuse_members
 from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.kafka.short_lived import ShortLived
@@ -44,6 +44,7 @@ class Writers:
         self._timeout_s = transaction_timeout_s
         self._opened: dict[tuple[str, str], Producer] = {}
         self._unfenced: dict[tuple[str, str], Producer] = {}  # idempotent ones, of commits at least once
+        self._latest: dict[tuple[str, str], Latest] = {}
         self._lost: set[tuple[str, str]] = set()
         self._short_lived = ShortLived()
 
@@ -76,7 +77,9 @@ class Writers:
                     if producer.is_torn:
                         await _initialised(producer, transactional_id, topic)
                     await self._refuse(transactional_id, tasks, topic)
-                    return await producer.transact(records, application, positions, _times_ms(tasks))
+                    behind = await producer.transact(records, application, positions, _times_ms(tasks))
+                    self._wrote(key, behind)
+                    return behind
                 except ProducerFenced as error:
                     self._give_up(key)
                     raise Fenced(await self._why(error, application, transactional_id, topic)) from None
@@ -86,8 +89,7 @@ class Writers:
                 except KafkaRefused as error:
                     if error.then is not Then.LOST:
                         raise
-                    self._give_up(key)
-                    raise await of_writer(error, self._cluster.topics, transactional_id) from error
+                    raise await self._given_up(key, error) from error
 
         return await self._written(tasks, transact)
 
@@ -124,14 +126,14 @@ class Writers:
                         await self._cluster.offsets.commit(application, positions, _times_ms(tasks), may_write)
                 except (TooLate, StateError) as error:
                     if isinstance(error, KafkaRefused) and error.then is Then.LOST:
-                        self._give_up(key)
-                        raise await of_writer(error, self._cluster.topics, transactional_id) from error
+                        raise await self._given_up(key, error) from error
                     is_fence = isinstance(error, KafkaRefused) and error.then is Then.FENCED
                     if isinstance(error, OutcomeUnknown) or (is_answer(error) and not is_fence):
                         raise
                     raise OutcomeUnknown(checks.not_sent(str(error))) from error
                 # After any error the sequence of this one may have a gap: the next commit has a new producer
                 self._unfenced[key] = producer
+                self._wrote(key, behind)
             return behind
 
         return await self._written(tasks, produce)
@@ -157,7 +159,16 @@ class Writers:
                     return checks.initialised_elsewhere(name, self._timeout_s)
         return checks.fenced(transactional_id)
 
+    def _wrote(self, key: tuple[str, str], behind: Mapping[Partition, int]) -> None:
+        self._latest.setdefault(key, Latest()).wrote(behind, self._cluster.topics)
+
+    async def _given_up(self, key: tuple[str, str], error: KafkaRefused) -> RecordsLost:
+        latest = self._latest.get(key, Latest())
+        self._give_up(key)
+        return await of_writer(error, self._cluster, key[1], latest)
+
     def _give_up(self, key: tuple[str, str]) -> None:
+        self._latest.pop(key, None)
         self._opened.pop(key, None)
         self._unfenced.pop(key, None)
         self._lost.add(key)
