@@ -104,6 +104,10 @@ async def test_what_an_election_loses_is_noticed(
         await asyncio.to_thread(first.launch)
         assert await write(log, range(100, 130), b"after") > end
         assert await log.lost("restored", [CHANGES]) == {CHANGES: 10}
+        await log._cluster.offsets.commit(
+            "restored", {CHANGES: end}, {}
+        )  # of what was read before, by who has not noticed yet
+        assert await log.lost("restored", [CHANGES]) == {CHANGES: 10}
 
         async def is_refused() -> bool:
             try:

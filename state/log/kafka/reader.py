@@ -22,6 +22,7 @@ from state.log.kafka.codes import NONE, KafkaRefused, Then, Unreachable
 from state.log.kafka.connections import Connections
 from state.log.kafka.fetch import FetchAnswer, FetchRequest, Given, Run, committed, cut, first_bytes
 from state.log.kafka.offsets import Offsets
+from state.log.kafka.read_epochs import ReadEpochs
 from state.log.kafka.rights import on
 from state.log.kafka.topics import Topics
 from state.log.protocol import Fetched, Partition
@@ -142,7 +143,7 @@ class KafkaReader:
                     break
                 raise self._reported(place.failed)
             if place.runs:
-                given.append(_hand_out(partition, place, max_bytes))
+                given.append(_hand_out(partition, place, max_bytes, self._topics.read_epochs))
         return given
 
     def _reported(self, failed: StateError) -> StateError:
@@ -355,7 +356,7 @@ def _keep(place: _Place, runs: Sequence[Run]) -> None:
         place.fetched, place.fetched_epoch = run.next, run.epoch
 
 
-def _hand_out(partition: Partition, place: _Place, max_bytes: int) -> Fetched:
+def _hand_out(partition: Partition, place: _Place, max_bytes: int, epochs: ReadEpochs) -> Fetched:
     """Whole batches up to about `max_bytes`, at least one."""
     pieces: list[bytes] = []
     size, position = 0, place.position
@@ -365,6 +366,7 @@ def _hand_out(partition: Partition, place: _Place, max_bytes: int) -> Fetched:
             place.runs.appendleft(rest)
         pieces.append(run.data)
         size += len(run.data)
+        epochs.given(partition, place.position, run.epoch)
         place.position, place.epoch = run.next, run.epoch
     place.buffered -= size
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)

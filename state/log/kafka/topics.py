@@ -20,6 +20,7 @@ from state.log.kafka import rights
 from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, Unreachable, check, then
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
 from state.log.kafka.layouts import Layout, layout_of
+from state.log.kafka.read_epochs import ReadEpochs
 from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1, metadata
 from state.log.kafka.rights import on
 from state.log.kafka.topic_settings import SETTINGS, as_settings, kind_of, retention_of
@@ -82,6 +83,7 @@ class Topics:
         self._settings = dict(settings)
         self._replication = replication
         self._layouts: dict[str, Layout] = {}
+        self.read_epochs = ReadEpochs()
         self._stale: set[str] = set()
         self._purposes: dict[bytes, Purpose] = {}
         self._asked: dict[bytes, float] = {}  # for these, when, by the loop's clock
@@ -195,9 +197,10 @@ class Topics:
     def placed(
         self, positions: Mapping[Partition, int], times_ms: Mapping[Partition, int]
     ) -> dict[Partition, tuple[int, int, str]]:
-        """Positions with what is committed beside them: the epoch of the partition's leader, and a time, which is our mark as well."""
+        """Positions with what is committed beside them: the epoch of what lies before them, and a time, which is our mark as well."""
+        of = self.read_epochs.before
         return {
-            one: (position, self.known_epoch(one), str(times_ms.get(one, NO_TIME)))
+            one: (position, of(one, position, self.known_epoch(one)), str(times_ms.get(one, NO_TIME)))
             for one, position in positions.items()
         }
 
