@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.model import Task, TaskId
 from pipeline.errors import PipelineError
@@ -173,18 +173,9 @@ async def _described(log: GroupStore, app: App, topology: Topology) -> None:
     """What tools without the code need, of this version and of those before it."""
     while True:
         kept = await log.metadata(app.id, DESCRIPTION, "app")
-        description = _in_order(app.describe(topology, json.loads(kept) if kept else None))
+        description = json.dumps(app.describe(topology, json.loads(kept) if kept else None), sort_keys=True).encode()
         if description == kept or await log.replace_metadata(app.id, DESCRIPTION, "app", kept, description):
             return
-
-
-def _in_order(described: Mapping[str, Any]) -> bytes:
-    """Everything by its name, which is the order of columns on Spark, but for the types of keys: what is typed for one has to have the
-    fields in the order in which the app writes them."""
-    facts = json.loads(json.dumps(described, sort_keys=True))
-    for name, table in facts["tables"].items():
-        table.update({fact: it for fact, it in described["tables"][name].items() if fact == "key_schema"})
-    return json.dumps(facts).encode()
 
 
 async def _begun(log: GroupStore, app: App, topology: Topology, topics: Mapping[str, TopicInfo]) -> dict[str, int]:

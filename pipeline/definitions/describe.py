@@ -14,12 +14,11 @@ from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import TableDef
 from pipeline.definitions.foreign_key_join import JoinState
 from pipeline.definitions.join import JoinDef
-from pipeline.definitions.stored_keys import why_not_met
+from pipeline.definitions.stored_keys import key_form, shown_key_schema, why_not_met
 from pipeline.definitions.timed import WindowedDef
 from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
-from pipeline.values.key_times import with_times
 from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.schemas import unreadable
 from pipeline.values.stored_forms import with_forms
@@ -59,9 +58,9 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "partitions": by_table[name].partitions,
                 "expire_ms": table.spec.expire_ms,
                 "schema": _shown_schema(table.value_codec),
-                "key_schema": _shown_key_schema(table.key_codec),
+                "key_schema": shown_key_schema(table.key_codec),
                 "marked": True,  # its schemas are, by stored_forms.py
-                "ordered": True,  # that of its keys has the fields as they are written, not by name
+                "key_form": key_form(table.key_codec),
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
                 **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
@@ -204,11 +203,6 @@ def _shown_schema(codec: Codec[Any]) -> dict[str, Any] | None:
     if not isinstance(codec, JsonCodec):
         return None
     return with_forms(codec.type, with_made_defaults(codec.type, codec.schema))
-
-
-def _shown_key_schema(codec: Codec[Any]) -> dict[str, Any] | None:
-    """With which texts are times, so that a key that is typed gets the form that the app's keys have."""
-    return with_forms(codec.type, with_times(codec.type, codec.schema)) if isinstance(codec, JsonCodec) else None
 
 
 def _compared(codec: Codec[Any]) -> dict[str, Any] | None:

@@ -7,14 +7,17 @@ One rule: what cannot be met again is refused; its row would begin anew beside i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import Stored
-from pipeline.values.codecs import JsonCodec, codec_name
-from pipeline.values.key_changes import rewritten
-from pipeline.values.schemas import Schema, unreadable
+from pipeline.values.codecs import Codec, JsonCodec, codec_name
+from pipeline.values.key_changes import LEFT_OUT, left_out, rewritten
+from pipeline.values.key_schemas import key_schema
+from pipeline.values.key_times import with_times
+from pipeline.values.schemas import unreadable
 from pipeline.values.stored_forms import with_forms
 
 _NAME = "or give the table another name"
@@ -30,20 +33,30 @@ def why_not_met(app: Declarations, table: Stored[Any], old: Mapping[str, Any]) -
     key, codec = codec_name(table.key_codec), table.key_codec
     if key != old["key_codec"]:
         return f"its keys are stored as {old['key_codec']}, not as {key}; change the key type back, {_NAME}"
-    before, now = old.get("key_schema"), with_forms(codec.type, codec.schema) if isinstance(codec, JsonCodec) else None
-    problem = unreadable(before, now, is_marked="marked" in old) or _rewritten(
-        before, now, codec, is_ordered="ordered" in old
-    )
-    if problem is not None:
-        return f"of its keys {problem}, {_NAME}"
+    if isinstance(codec, JsonCodec) and key_form(codec) != old.get("key_form"):
+        schema = with_forms(codec.type, codec.schema)
+        problem = unreadable(old.get("key_schema"), schema, is_marked="marked" in old)
+        problem = problem or rewritten(key_schema(old), schema, codec.type, is_ordered=old.get("key_form") is not None)
+        if problem is not None:
+            return f"of its keys {problem}, {_NAME}"
     was, place = _place(old.get("local", False), old.get("routed", False)), _place(table.local, table.route is not None)
     if place in (was, "local") or (was == "routed" and _may_be_routed(app)):
         return None
     return f"of its keys {_PLACES[was]}, and {_PLACES[place]} now: those that are stored would not be found; change it back, {_NAME}"
 
 
-def _rewritten(before: Schema | None, now: Schema | None, codec: Any, *, is_ordered: bool) -> str | None:
-    return rewritten(before, now, codec.type, is_ordered=is_ordered) if isinstance(codec, JsonCodec) else None
+def shown_key_schema(codec: Codec[Any]) -> dict[str, Any] | None:
+    """With which texts are times, so that a key that is typed gets the form that the app's keys have."""
+    return with_forms(codec.type, with_times(codec.type, codec.schema)) if isinstance(codec, JsonCodec) else None
+
+
+def key_form(codec: Codec[Any]) -> str | None:
+    """The same as text, with the fields in the order in which they are written, and those that are left out: descriptions are sorted by
+    name, by whichever version of this project wrote them."""
+    if not isinstance(codec, JsonCodec):
+        return None
+    omitted = left_out(codec.type)
+    return json.dumps({**(shown_key_schema(codec) or {}), **({LEFT_OUT: omitted} if omitted else {})})
 
 
 def _place(is_local: bool, is_routed: bool) -> str:

@@ -38,6 +38,7 @@ from pipeline.spark.typed import Column, column
 from pipeline.tables import expiry
 from pipeline.time.stored_form import StoredForm, StoredRow
 from pipeline.values.json_values import from_text, shown
+from pipeline.values.key_schemas import key_schema
 from pipeline.values.partitioner import partition_of
 from state import manifest, snapshot
 from state.errors import SnapshotUnusable, StateError
@@ -156,7 +157,7 @@ async def _facts(options: Mapping[str, str]) -> Facts:
     if not form.is_readable:
         raise WrongUse(f"'{table}' holds what a join keeps for itself ({form.kind}); read the tables that it joins")
     try:
-        typed, schema = options.get("key"), facts.get("key_schema")
+        typed, schema = options.get("key"), key_schema(facts)
         key = None if typed is None else from_text(facts["key_codec"], typed, schema)
     except CodecError as error:
         raise WrongUse(str(error)) from None

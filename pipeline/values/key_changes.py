@@ -7,21 +7,25 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_origin
 
-from msgspec import inspect
+import msgspec
+from msgspec import NODEFAULT, inspect
 
 from pipeline.values.key_forms import kinds_within
-from pipeline.values.schemas import Schema, field, resolved
+from pipeline.values.schemas import Schema, field, is_constrained, resolved
 
+LEFT_OUT, LEFT = "left_out", "unset"  # a schema's word for what this is of, and a field's default that is no value
 _NUMBERS = ("integer", "number")
+_ANY = frozenset(_NUMBERS)
+_NEVER = object()
 
 
 def rewritten(old: Schema | None, new: Schema | None, type_: Any, *, is_ordered: bool) -> str | None:
     """Why a stored key of the form `old` would be written otherwise by `type_`, whose schema is `new`, naming the field and what to do;
     None where it would not. `is_ordered`: `old` has its fields in the order in which they are written."""
-    if old is None or new is None or (is_ordered and old == new):
+    if old is None or new is None or (old == new and not is_ordered):  # dicts are equal in any order
         return None
     return _Comparison(old, new, type_, is_ordered=is_ordered).problem(old, new, "", frozenset())
 
@@ -30,26 +34,28 @@ class _Comparison:
     def __init__(self, old: Schema, new: Schema, type_: Any, *, is_ordered: bool) -> None:
         self._old_parts, self._new_parts = old.get("$defs", {}), new.get("$defs", {})
         self._is_ordered = is_ordered
-        self._omits = dict(_classes(type_))
+        self._was_left_out: Mapping[str, Any] = old.get(LEFT_OUT, {})
+        self._left_out = left_out(type_)
 
     def problem(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
-        pair = (str(old.get("$ref", "")), str(new.get("$ref", "")))
-        if all(pair):
-            if pair in seen:  # a type that contains itself: judged where it was met first
-                return None
-            seen = seen | {pair}
         before, now = self._choices(old, self._old_parts), self._choices(new, self._new_parts)
-        if (why := _numbers(before, now, path)) is not None:
+        if (why := _scalars([one for _, one in before], [one for _, one in now], path)) is not None:
             return why
-        for one in before:
-            found = [self._same(one, other, path, seen) for other in now if other.get("type") == one.get("type")]
+        for of, one in before:
+            found: list[str | None] = []
+            for to, other in now:
+                if other.get("type") == one.get("type"):
+                    # A type that contains itself is judged where it was met first.
+                    is_known = bool(of and to) and (of, to) in seen
+                    found.append(None if is_known else self._same(one, other, path, seen | {(of, to)}))
             if found and None not in found:
                 return found[0]
         return None
 
-    def _choices(self, schema: Schema, parts: Schema) -> list[Schema]:
-        schema = resolved(schema, parts)
-        return [one for choice in schema.get("anyOf", ()) for one in self._choices(choice, parts)] or [schema]
+    def _choices(self, schema: Schema, parts: Schema) -> list[tuple[str, Schema]]:
+        """What a value may be, each with its name among the parts, or ""."""
+        name, schema = str(schema.get("$ref", "")), resolved(schema, parts)
+        return [one for choice in schema.get("anyOf", ()) for one in self._choices(choice, parts)] or [(name, schema)]
 
     def _same(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
         if old.get("type") == "array":
@@ -64,14 +70,22 @@ class _Comparison:
         before, now = old.get("properties"), new.get("properties")
         if before is None or now is None:
             return self._both(old.get("additionalProperties"), new.get("additionalProperties"), path, seen)
-        omits = self._omits.get(str(new.get("title")), False)
+        were, are = (
+            of.get(str(one.get("title")).partition("[")[0], {})
+            for of, one in ((self._was_left_out, old), (self._left_out, new))
+        )
         for name in before:
             if name not in now:
                 return f"{field(_inside(path, name))} is stored with each and is gone now, so none of them is found again; keep it"
             if (why := self.problem(before[name], now[name], _inside(path, name), seen)) is not None:
                 return why
+            if self._is_ordered and were.get(name, _NEVER) != are.get(name, _NEVER):
+                return (
+                    f"{field(_inside(path, name))} is left out of {_where(are, name)}, and was of {_where(were, name)}, so those are not found "
+                    "again; change it back"
+                )
         for name in now:
-            if name not in before and not omits:
+            if name not in before and name not in are:
                 return f"{field(_inside(path, name))} is new, and those that are stored lack it, so none of them is found again; take it away"
         shared = [name for name in now if name in before]
         if self._is_ordered and shared != list(before):
@@ -84,6 +98,8 @@ class _Comparison:
 
     def _array(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
         before, now = old.get("prefixItems"), new.get("prefixItems")
+        if old.get("uniqueItems") != new.get("uniqueItems"):
+            return f"{field(path) if path else 'each'} was {_collection(old)} and is {_collection(new)} now, which are written in another order; change it back"
         if before is None or now is None:
             return self._both(old.get("items"), new.get("items"), path, seen)
         if len(before) != len(now):
@@ -95,13 +111,43 @@ class _Comparison:
         return next((why for why in parts if why is not None), None)
 
 
-def _numbers(before: Sequence[Schema], now: Sequence[Schema], path: str) -> str | None:
-    """A whole number is 1 where it may be an int, and 1.0 where it can only be a float."""
-    held, holds = ({one.get("type") for one in choices if one.get("type") in _NUMBERS} for choices in (before, now))
-    if not held or not holds or ("integer" in held) == ("integer" in holds):
-        return None
-    was, is_now = ("1", "1.0") if "integer" in held else ("1.0", "1")
-    return f"{field(path)} had {was} where it has {is_now} now, so those are not found again; change its type back"
+def _scalars(before: Sequence[Schema], now: Sequence[Schema], path: str) -> str | None:
+    """A whole number is 1 where it may be an int, and 1.0 where it can only be a float; bytes are base64."""
+    held, holds = ({kind for one in choices for kind in _numbers(one)} for choices in (before, now))
+    if held and holds and ("integer" in held) != ("integer" in holds):
+        was, is_now = ("1", "1.0") if "integer" in held else ("1.0", "1")
+        return f"{field(path)} had {was} where it has {is_now} now, so those are not found again; change its type back"
+    texts, are_texts = (
+        {"contentEncoding" in one for one in choices if one.get("type") == "string"} for choices in (before, now)
+    )
+    if texts and are_texts and texts != are_texts:
+        was, is_now = ("bytes", "text") if True in texts else ("text", "bytes")
+        return f"{field(path)} was {was} and is {is_now} now, which are written in another way; change its type back"
+    return None
+
+
+def _numbers(schema: Schema) -> frozenset[str]:
+    """The kinds of numbers that a value may be."""
+    if "type" in schema:
+        return frozenset({schema["type"]} & _ANY)
+    values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
+    if values is None:
+        return _ANY if not is_constrained(schema) else frozenset()
+    return frozenset({"integer"} if any(type(value) is int for value in values) else ())
+
+
+def _where(left: Mapping[str, Any], name: str) -> str:
+    return (
+        "none"
+        if name not in left
+        else "those that have none"
+        if left[name] == LEFT
+        else f"those where it is {left[name]!r}"
+    )
+
+
+def _collection(schema: Schema) -> str:
+    return "a set" if schema.get("uniqueItems") else "a list"
 
 
 def _inside(path: str, name: str) -> str:
@@ -112,10 +158,19 @@ def _items(found: Sequence[Any]) -> str:
     return "1 item" if len(found) == 1 else f"{len(found)} items"
 
 
-def _classes(type_: Any) -> Iterator[tuple[str, bool]]:
-    """What is written field by field in the order of the class, by its name in schemas; whether it leaves defaults out."""
+def left_out(type_: Any) -> dict[str, dict[str, Any]]:
+    """The fields of each class in a type, by its name, that are not written where they have their default; with that, as plain data,
+    or LEFT where it is no value."""
+    found: dict[str, dict[str, Any]] = {}
     for kind in kinds_within(type_):
-        if isinstance(kind, inspect.StructType):
-            yield kind.cls.__name__, kind.cls.__struct_config__.omit_defaults
-        elif isinstance(kind, inspect.DataclassType):
-            yield kind.cls.__name__, False
+        if not isinstance(kind, inspect.StructType | inspect.DataclassType):
+            continue
+        cls: Any = get_origin(kind.cls) or kind.cls
+        omits = isinstance(kind, inspect.StructType) and cls.__struct_config__.omit_defaults
+        fields = found.setdefault(cls.__name__, {})
+        for one in kind.fields:
+            if omits and one.default is not NODEFAULT:
+                fields[one.encode_name] = msgspec.to_builtins(one.default, str_keys=True)
+            elif not one.required and one.default is NODEFAULT and one.default_factory is NODEFAULT:
+                fields[one.encode_name] = LEFT  # its default is UNSET
+    return {name: fields for name, fields in found.items() if fields}

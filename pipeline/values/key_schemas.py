@@ -46,6 +46,13 @@ class _Unsaid(Exception):
     """A schema of which no type follows."""
 
 
+def key_schema(facts: Mapping[str, Any]) -> Schema | None:
+    """Of the keys of a table, by its description; with the fields in the order in which they are written, where that is known."""
+    form = facts.get("key_form")
+    found: Schema | None = facts.get("key_schema") if form is None else msgspec.json.decode(form)
+    return found
+
+
 def key_bytes(schema: Schema, text: str) -> bytes:
     """The bytes of a key of that type. Raises CodecError."""
     try:

@@ -44,14 +44,15 @@ class _Comparison:
             if pair in seen:  # a type that contains itself: judged where it was met first
                 return None
             seen = seen | {pair}
+        named = old
         old, new = resolved(old, self._old_parts), resolved(new, self._new_parts)
-        if not _constrained(new):
+        if not is_constrained(new):
             return None
         if "anyOf" in old:
             problems = [self.problem(choice, new, path, seen) for choice in old["anyOf"]]
             return next((problem for problem in problems if problem is not None), None)
         if "anyOf" in new:
-            return self._any_of(old, new["anyOf"], path, seen)
+            return self._any_of(named, new["anyOf"], path, seen)
         if "enum" in new or "const" in new:
             return self._enum(old, new, path)
         old_kind, new_kind = _type(old), new.get("type")
@@ -88,7 +89,7 @@ class _Comparison:
             return None
         # The choice of the same kind is the one that was meant: it names the field.
         for choice, problem in zip(choices, problems, strict=True):
-            if resolved(choice, self._new_parts).get("type") == old.get("type"):
+            if resolved(choice, self._new_parts).get("type") == resolved(old, self._old_parts).get("type"):
                 return problem
         return problems[0]
 
@@ -140,7 +141,7 @@ class _Comparison:
         if (problem := self._keys(old, new, path, seen)) is not None:
             return problem
         if isinstance(rest, Mapping):
-            if not before and "properties" not in old and "additionalProperties" not in old and _constrained(rest):
+            if not before and "properties" not in old and "additionalProperties" not in old and is_constrained(rest):
                 return f"{field(path)} had values of any type and has {_kind(rest)} now; {_EASE}"
             values = [*before.values(), *_mappings(old.get("additionalProperties"))]
             for schema in values:
@@ -163,7 +164,7 @@ class _Comparison:
                 problem = self.problem(before, now, path + place, seen)
                 if problem is not None:
                     return problem
-            elif isinstance(now, Mapping) and before is None and _constrained(now):
+            elif isinstance(now, Mapping) and before is None and is_constrained(now):
                 return f"{field(path)} had items of any type and has {_kind(now)} now; {_EASE}"
         return None
 
@@ -187,7 +188,8 @@ def _type(schema: Schema) -> str | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _constrained(schema: Schema) -> bool:
+def is_constrained(schema: Schema) -> bool:
+    """Whether not everything fits it."""
     return any(name not in ("title", "description", "default", "examples", "$defs") for name in schema)
 
 

@@ -21,6 +21,7 @@ from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.time.durations import time_of_text
 from pipeline.time.stored_form import StoredForm
 from pipeline.values.json_values import from_text, shown
+from pipeline.values.key_schemas import key_schema
 from pipeline.values.partitioner import partition_of
 from state.log.protocol import GroupLog
 from workers.commands.query_fresh import FRESH_S, PATIENT_S, Unread, waits
@@ -111,7 +112,7 @@ async def query(
         raise WrongUse(f"'{table}' holds what a join keeps for itself ({form.kind}); query the tables that it joins")
     wanted = checked_range(form, table, wanted)
     try:
-        data = from_text(facts["key_codec"], key, facts.get("key_schema"))
+        data = from_text(facts["key_codec"], key, key_schema(facts))
     except CodecError as error:
         raise WrongUse(str(error)) from None
     number, count = facts["subtopology"], facts["partitions"]

@@ -225,10 +225,11 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int, given: Mapping[s
             prepared = await _prepared(patient, app, spec)
             # A start that is refused leaves no secret behind: the first one that is not may be of another machine.
             await agree(patient, app.id, instance_credentials(spec).secret)
+            idle = passed_over(given, spec.settings, await kept_settings(patient, app.id), app.id)
         except BaseException:
             await fleet.withdraw()
             raise
-        for line in passed_over(given, spec.settings, await kept_settings(patient, app.id), app.id):
+        for line in idle:
             log_lines.announce(spec.log_format, line)
         _warn_of_lifetime(log)
         if isinstance(host, ProcessHost):

@@ -21,6 +21,7 @@ from orchestrator.setting import whole_number
 from pipeline.errors import CodecError
 from pipeline.time.stored_form import StoredForm, StoredRow
 from pipeline.values.json_values import from_text
+from pipeline.values.key_schemas import key_schema
 from state.log.protocol import GroupLog
 from workers.commands.query_fresh import FRESH_S, Unread, waits
 from workers.commands.run import state_dir
@@ -117,7 +118,7 @@ def _wanted(args: Any, facts: dict[str, Any]) -> Wanted:
         start = args.prefix.encode()
         stop = _after(start)
     try:
-        schema = facts.get("key_schema")
+        schema = key_schema(facts)
         start = start if args.first is None else from_text(codec, args.first, schema)
         stop = stop if args.last is None else from_text(codec, args.last, schema)
     except CodecError as error:
