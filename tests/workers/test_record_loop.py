@@ -435,8 +435,6 @@ async def test_a_commit_behind_what_its_changelog_has_lost_restores_the_task(
         opened = run.stores["sums"]
         before = opened.store.offset
         log.elect(opened.partition, 0)
-        for _ in range(before):  # it is longer than before by then
-            await log.append({opened.partition: [NewRecord(b"other", bytes(8), 1)]})
         await log.append({Partition("in", 0): [NewRecord(b"k0", bytes(8), 1)]})
         await until("the commit", lambda: TASKS[0] not in worker.runs or opened.store.offset > before)
         assert TASKS[0] not in worker.runs

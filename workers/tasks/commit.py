@@ -117,7 +117,7 @@ async def commit(
         except OutcomeUnknown as error:
             log.error("a commit was not answered, its tasks are restored: %s", error)
             return Outcome((), (*lost, *(t.run for t in taken)))
-        cut = await _cut_off(log_, taken)
+        cut = _cut_off(taken, ends)
         done = [t for t in taken if t.run not in cut and _apply(t, ends)]
         return Outcome(tuple(done), (*lost, *(t.run for t in taken if t not in done)))
     return Outcome((), tuple(lost))
@@ -148,27 +148,20 @@ def _goes_on(culprit: Taken, error: UnfitRecord) -> bool:
     return True
 
 
-async def _cut_off(log_: Log, taken: Sequence[Taken]) -> set[TaskRun]:
-    """Tasks with a store that has what its changelog has lost in an election: a commit behind that would hide it, and a restore would
-    come to another table without a word. The leader's epoch is compared, which brokers give with what they are asked anyway."""
-    found = {
-        opened.partition: (t.run, opened.store, int(epoch))
-        for t in taken
-        if t.run.process is t.process
-        for opened in map(t.run.stores.__getitem__, t.changes.writes)
-        if opened.store.offset and (epoch := opened.store.stamp().get(LEADER_EPOCH)) is not None
-    }
-    moved = {one: epoch for one, (_, _, epoch) in found.items() if 0 <= epoch < log_.epoch(one)}
-    if not moved:
-        return set()
-    ends = await log_.epoch_ends(moved)
+def _cut_off(taken: Sequence[Taken], ends: dict[Partition, int]) -> set[TaskRun]:
+    """Tasks whose commit was written before the place where their store stands: its changelog has lost what lies between, in an
+    election. The store would take the end of this commit for its place, and a restore would come to another table without a word."""
     cut: set[TaskRun] = set()
-    for partition, end in sorted(ends.items()):
-        run, store, _ = found[partition]
-        if end < store.offset:
-            what = "%s: its store stands at %d, and %s lost records: what it has kept of those before ends at %d; it is restored from the log"
-            log.warning(what, run.id, store.offset, partition, end)
-            cut.add(run)
+    for t in taken:
+        if t.run.process is not t.process:
+            continue
+        for table, writes in t.changes.writes.items():
+            opened = t.run.stores[table]
+            begin = ends[opened.partition] - len(writes)
+            if begin < opened.store.offset:
+                what = "%s: its store stands at %d, and %s lost records: what follows was written at %d; it is restored from the log"
+                log.warning(what, t.run.id, opened.store.offset, opened.partition, begin)
+                cut.add(t.run)
     return cut
 
 

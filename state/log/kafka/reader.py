@@ -366,7 +366,7 @@ def _hand_out(partition: Partition, place: _Place, max_bytes: int, epochs: ReadE
             place.runs.appendleft(rest)
         pieces.append(run.data)
         size += len(run.data)
-        epochs.given(partition, place.position, run.epoch)
+        epochs.given(partition, place.position, run.next, run.epoch)
         place.position, place.epoch = run.next, run.epoch
     place.buffered -= size
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
