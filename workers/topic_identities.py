@@ -61,7 +61,7 @@ async def check(log: GroupLog, app: App) -> None:
 
 async def _check_first_start(log: GroupLog, app: App, topology: Topology, there: Mapping[str, TopicInfo]) -> None:
     """An application that the log does not know has neither state nor positions there, or its facts were deleted."""
-    advice = "delete its changelogs and consumer group to begin anew, or choose another id; docs/kafka.md, Refusals, says more"
+    advice = "delete its changelogs, re-key topics and consumer group to begin anew, or choose another id; docs/kafka.md, Refusals, says more"
     internal = [name for name, topic in topology.topics.items() if topic.kind != "plain" and name in there]
     for name in internal:
         partitions = _partitions(there[name])
