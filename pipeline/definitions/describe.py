@@ -20,8 +20,9 @@ from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
 from pipeline.values.made_defaults import with_made_defaults
+from pipeline.values.misread import misread
 from pipeline.values.schemas import unreadable
-from pipeline.values.stored_forms import with_forms
+from pipeline.values.stored_forms import MARKED, with_forms
 
 
 def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "expire_ms": table.spec.expire_ms,
                 "schema": _shown_schema(table.value_codec),
                 "key_schema": shown_key_schema(table.key_codec),
-                "marked": True,  # its schemas are, by stored_forms.py
+                "marked": MARKED,  # its schemas are, by stored_forms.py
                 "key_form": key_form(table.key_codec),
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
@@ -138,6 +139,10 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 "back, or give the function another name"
             )
         value = codec_name(table.value_codec)
+        if value == old["value_codec"] == "json" and (
+            why := misread(old.get("schema"), _shown_schema(table.value_codec))
+        ):
+            raise SchemaRefused(f"{what}: {why}, or give the table another name")
         if table.spec.upgrade is not None:
             if value != old["value_codec"] and _is_read_as(old["value_codec"], value):
                 raise SchemaRefused(
@@ -151,7 +156,7 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 "change the value type back, or app.table(..., upgrade=function)"
             )
         problem = (
-            unreadable(old.get("schema"), _compared(table.value_codec), is_marked="marked" in old)
+            unreadable(old.get("schema"), _compared(table.value_codec), is_marked=old.get("marked") == MARKED)
             if value == "json"
             else None
         )

@@ -18,7 +18,7 @@ from pipeline.values.key_changes import LEFT_OUT, left_out, rewritten
 from pipeline.values.key_schemas import key_schema
 from pipeline.values.key_times import with_times
 from pipeline.values.schemas import unreadable
-from pipeline.values.stored_forms import with_forms
+from pipeline.values.stored_forms import MARKED, with_forms
 
 _NAME = "or give the table another name"
 _PLACES = {
@@ -35,7 +35,7 @@ def why_not_met(app: Declarations, table: Stored[Any], old: Mapping[str, Any]) -
         return f"its keys are stored as {old['key_codec']}, not as {key}; change the key type back, {_NAME}"
     if isinstance(codec, JsonCodec) and key_form(codec) != old.get("key_form"):
         schema = with_forms(codec.type, codec.schema)
-        problem = unreadable(old.get("key_schema"), schema, is_marked="marked" in old)
+        problem = unreadable(old.get("key_schema"), schema, is_marked=old.get("marked") == MARKED)
         problem = problem or rewritten(key_schema(old), schema, codec.type, is_ordered=old.get("key_form") is not None)
         if problem is not None:
             return f"of its keys {problem}, {_NAME}"

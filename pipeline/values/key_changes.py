@@ -14,7 +14,7 @@ import msgspec
 from msgspec import NODEFAULT, inspect
 
 from pipeline.values.key_forms import kinds_within
-from pipeline.values.schemas import Schema, field, is_constrained, resolved
+from pipeline.values.schemas import Schema, choices, field, is_constrained
 
 LEFT_OUT, LEFT = "left_out", "unset"  # a schema's word for what this is of, and a field's default that is no value
 _NUMBERS = ("integer", "number")
@@ -38,7 +38,7 @@ class _Comparison:
         self._left_out = left_out(type_)
 
     def problem(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
-        before, now = self._choices(old, self._old_parts), self._choices(new, self._new_parts)
+        before, now = choices(old, self._old_parts), choices(new, self._new_parts)
         if (why := _scalars([one for _, one in before], [one for _, one in now], path)) is not None:
             return why
         for of, one in before:
@@ -51,11 +51,6 @@ class _Comparison:
             if found and None not in found:
                 return found[0]
         return None
-
-    def _choices(self, schema: Schema, parts: Schema) -> list[tuple[str, Schema]]:
-        """What a value may be, each with its name among the parts, or ""."""
-        name, schema = str(schema.get("$ref", "")), resolved(schema, parts)
-        return [one for choice in schema.get("anyOf", ()) for one in self._choices(choice, parts)] or [(name, schema)]
 
     def _same(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
         if old.get("type") == "array":
@@ -113,12 +108,12 @@ class _Comparison:
 
 def _scalars(before: Sequence[Schema], now: Sequence[Schema], path: str) -> str | None:
     """A whole number is 1 where it may be an int, and 1.0 where it can only be a float; bytes are base64."""
-    held, holds = ({kind for one in choices for kind in _numbers(one)} for choices in (before, now))
+    held, holds = ({kind for one in side for kind in _numbers(one)} for side in (before, now))
     if held and holds and ("integer" in held) != ("integer" in holds):
         was, is_now = ("1", "1.0") if "integer" in held else ("1.0", "1")
         return f"{field(path)} had {was} where it has {is_now} now, so those are not found again; change its type back"
     texts, are_texts = (
-        {"contentEncoding" in one for one in choices if one.get("type") == "string"} for choices in (before, now)
+        {"contentEncoding" in one for one in side if one.get("type") == "string"} for side in (before, now)
     )
     if texts and are_texts and texts != are_texts:
         was, is_now = ("bytes", "text") if True in texts else ("text", "bytes")

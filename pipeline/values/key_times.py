@@ -65,6 +65,9 @@ class Walk:
         """Of what is written as text there is one in a union, and so of classes without a tag."""
         choices = []
         for choice in schema.get("anyOf", ()):
+            if "anyOf" in choice:  # classes with tags, beside None or a number
+                choices.append(self._union(kind, choice))
+                continue
             fitting = [one for one in kind.types if _is_of(one, choice)]
             choices.append(self.marked(fitting[0], choice) if len(fitting) == 1 else choice)
         return {**schema, "anyOf": choices} if choices else schema

@@ -179,6 +179,12 @@ def resolved(schema: Schema, parts: Schema) -> Schema:
     return schema
 
 
+def choices(schema: Schema, parts: Schema) -> list[tuple[str, Schema]]:
+    """What a value may be, each with its name among the parts, or ""."""
+    name, schema = str(schema.get("$ref", "")), resolved(schema, parts)
+    return [one for choice in schema.get("anyOf", ()) for one in choices(choice, parts)] or [(name, schema)]
+
+
 def _type(schema: Schema) -> str | None:
     """The JSON type; an enumeration has that of its values."""
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None

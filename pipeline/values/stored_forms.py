@@ -1,20 +1,25 @@
 """What a JSON schema does not say of a type, and a later version of an app has to know before it reads what is stored: of texts that they
-are times without a zone, and of what the keys of a dict are.
+are times without a zone, of what the keys of a dict are, and of a class which fields it leaves out of what it writes.
 
 One rule: it is marked beside what the schema says, in the description that the log keeps: descriptions without marks, of before, are
-judged by what they say. Pure. Compared in `schemas.py`.
+judged by what they say. Pure. Compared in `schemas.py` and `misread.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_origin
 
+import msgspec
 import msgspec.inspect as kinds
 
 from pipeline.values.key_times import Schema, Walk
 
+# Of a description. That of the version before (True) lacks the marks of classes with tags inside a larger union.
+MARKED = 2
 HOLDS, KEYS = "holds", "keys"
+LEAVES = "leaves_out"  # the fields that are not written where they have their default, each with it: [value], or [] for UNSET
+TAG = "tag"  # of a class, by which it is known in a union
 ANY_TIME, NAIVE_TIME, TIME_OF_DAY = "date-time of any zone or none", "date-time without a zone", "time"
 _PLAIN: dict[type, Mapping[str, Any]] = {
     kinds.IntType: {"type": "integer"},
@@ -26,6 +31,7 @@ _PLAIN: dict[type, Mapping[str, Any]] = {
     kinds.DecimalType: {"type": "string", "format": "decimal"},
     kinds.BytesType: {"type": "string", "contentEncoding": "base64"},
 }
+_EMPTY = (list, dict, set)  # what they make is left out, as other defaults are
 _LIMITS = (("min_length", "minLength"), ("max_length", "maxLength"), ("pattern", "pattern"))
 
 
@@ -46,6 +52,36 @@ class _Forms(Walk):
             {} if not isinstance(values, Mapping) else {"additionalProperties": self.marked(kind.value_type, values)}
         )
         return {**schema, **marked, KEYS: _form(kind.key_type)}
+
+    def _object(self, kind: Any, schema: Schema) -> Schema:
+        marks = {LEAVES: _leaves(kind) if "properties" in schema else None, TAG: getattr(kind, "tag", None)}
+        return {
+            **super()._object(kind, schema),
+            **{name: mark for name, mark in marks.items() if mark not in (None, {})},
+        }
+
+
+def as_json(value: Any) -> Any:
+    """What JSON has of a value, the same at each start (sets in order); None of what it has none of."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value, order="deterministic"))
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+        return None
+
+
+def _leaves(kind: Any) -> dict[str, list[Any]]:
+    if not isinstance(kind, kinds.StructType | kinds.DataclassType):
+        return {}
+    omits = isinstance(kind, kinds.StructType) and (get_origin(kind.cls) or kind.cls).__struct_config__.omit_defaults
+    found: dict[str, list[Any]] = {}
+    for one in kind.fields:
+        if omits and one.default is not msgspec.NODEFAULT:
+            found[one.encode_name] = [as_json(one.default)]
+        elif omits and one.default_factory in _EMPTY:
+            found[one.encode_name] = [as_json(one.default_factory())]
+        elif not one.required and one.default is msgspec.NODEFAULT and one.default_factory is msgspec.NODEFAULT:
+            found[one.encode_name] = []  # its default is UNSET
+    return found
 
 
 def _held(kind: Any) -> str:

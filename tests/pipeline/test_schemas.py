@@ -284,6 +284,6 @@ def test_describe_is_json_and_needs_no_code() -> None:
         "subtopology": 0,
         "partitions": 1,
         "expire_ms": None,
-        "marked": True,
+        "marked": 2,
     }
     assert told["processors"]["work"]["sources"] == ["in"] and told["processors"]["work"]["resources"] == []

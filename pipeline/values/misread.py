@@ -1,0 +1,90 @@
+"""Would a type read what another one stored as other values, without an error?
+
+One rule: such a change is refused, with `upgrade=` as well: that is asked for what cannot be read, and these bytes can. What cannot be
+read at all `schemas.py` judges. The marks of `stored_forms.py` say what a schema does not; a description of before, which lacks
+them, refuses nothing. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.values.schemas import Schema, choices, field
+from pipeline.values.stored_forms import LEAVES, TAG, as_json
+
+_Seen = frozenset[tuple[str, str]]
+
+
+def misread(old: Schema | None, new: Schema | None) -> str | None:
+    """Why values written as `old` would be read by `new` as others, naming the field and what to do; None where they would not. Both have
+    the marks that their versions made."""
+    if old is None or new is None or old == new:
+        return None
+    return _Comparison(old, new).problem(old, new, "", frozenset())
+
+
+class _Comparison:
+    def __init__(self, old: Schema, new: Schema) -> None:
+        self._old_parts, self._new_parts = old.get("$defs", {}), new.get("$defs", {})
+
+    def problem(self, old: Any, new: Any, path: str, seen: _Seen) -> str | None:
+        if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+            return None
+        for of, one in choices(old, self._old_parts):
+            for to, other in choices(new, self._new_parts):
+                is_known = bool(of and to) and (of, to) in seen  # a type that contains itself
+                tags = {one.get(TAG), other.get(TAG)} - {None}
+                if is_known or other.get("type") != one.get("type") or len(tags) > 1:
+                    continue
+                if (why := self._same(one, other, path, seen | {(of, to)})) is not None:
+                    return why
+        return None
+
+    def _same(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
+        if old.get("type") == "array":
+            return self._array(old, new, path, seen)
+        return self._object(old, new, path, seen) if old.get("type") == "object" else None
+
+    def _object(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
+        before, now = old.get("properties"), new.get("properties")
+        if before is None or now is None:
+            return self.problem(old.get("additionalProperties"), new.get("additionalProperties"), f"{path}[...]", seen)
+        if any(name not in before for name in new.get("required", ())):
+            return None  # none of them is read: schemas.py refuses it, or upgrade= is asked
+        shared = {name: f"{path}.{name}" if path else name for name in now if name in before}
+        for name, place in shared.items():
+            if name in old.get(LEAVES, {}) and (why := _left_out(old, new, name, place)) is not None:
+                return why
+        found = (self.problem(before[name], now[name], place, seen) for name, place in shared.items())
+        return next((why for why in found if why is not None), None)
+
+    def _array(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
+        before, now = old.get("prefixItems"), new.get("prefixItems")
+        if before is None or now is None:
+            return self.problem(old.get("items"), new.get("items"), f"{path}[...]", seen)
+        pairs = enumerate(zip(before, now, strict=False))
+        found = (self.problem(*pair, f"{path}[{place}]", seen) for place, pair in pairs)
+        return next((why for why in found if why is not None), None)
+
+
+def _left_out(old: Schema, new: Schema, name: str, place: str) -> str | None:
+    """Of a field that is stored only where it has another value than its default; [] is one that has none."""
+    if name in new.get("required", ()):
+        return None  # those that lack it are not read
+    was, one = old[LEAVES][name], new["properties"][name]
+    now = new.get(LEAVES, {}).get(name)
+    if now is None and "default" in one:
+        found = as_json(one["default"])
+        now = [as_json(set(found)) if one.get("uniqueItems") and found else found]
+    if now == was:
+        return None
+    is_now = "what a function makes" if now is None else _default(now)
+    return (
+        f"{field(place)} is not stored where it has its default, which was {_default(was)} and is {is_now} now, so each of those would "
+        "be read as another value; change the default back"
+    )
+
+
+def _default(found: list[Any]) -> str:
+    return repr(found[0]) if found else "UNSET"

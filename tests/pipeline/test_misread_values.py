@@ -1,0 +1,231 @@
+"""Types of a new version that read what is stored, and read it as other values: refused, with `upgrade=` too, which nothing would ask."""
+
+from __future__ import annotations
+
+import enum
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypedDict, TypeVar
+
+import msgspec
+import pytest
+from msgspec import UNSET, UnsetType, field
+
+from orchestrator import App
+from pipeline.errors import SchemaRefused
+
+
+def struct(*fields: Any, **options: Any) -> Any:
+    return msgspec.defstruct("P", fields, frozen=True, **options)
+
+
+def lean(*fields: Any, **options: Any) -> Any:
+    return struct(*fields, omit_defaults=True, **options)
+
+
+def app_of(value: Any, **options: Any) -> App:
+    app = App("bank", partitions=1)
+    source = app.topic("in", key=str, value=str)
+    table = app.table("rows", key=str, value=value, **options)
+
+    def work(record: Any, rows: Any) -> None: ...
+
+    app.processor(source, table)(work)
+    return app
+
+
+def kept_of(value: Any) -> Any:
+    return json.loads(json.dumps(app_of(value).describe(), sort_keys=True))
+
+
+def inside(type_: Any) -> Any:
+    return msgspec.defstruct("Outer", [("rows", dict[str, list[type_]]), ("one", type_ | None, None)])  # type: ignore[valid-type]
+
+
+LEAN = lean(("a", int), ("b", int, 0))
+MAYBE = struct(("a", int | UnsetType, UNSET))
+OTHER_DEFAULTS: list[tuple[Any, Any, str]] = [
+    (LEAN, lean(("a", int), ("b", int, 5)), "field `b` .* was 0 and is 5 now"),
+    (LEAN, struct(("a", int), ("b", int, 5)), "field `b` .* was 0 and is 5 now"),
+    (inside(LEAN), inside(lean(("a", int), ("b", int, 5))), r"field `rows\[...\]\[...\].b` .* was 0 and is 5 now"),
+    (lean(("s", str, "unset")), struct(("s", str | UnsetType, UNSET)), "was 'unset' and is UNSET now"),
+    (MAYBE, struct(("a", int, 0)), "was UNSET and is 0 now"),
+    (lean(("a", list[int], field(default_factory=list))), lean(("a", list[int], field(default_factory=lambda: [9]))), r"was \[\] and is \[9\] now"),
+    (lean(("a", list[int], field(default_factory=list))), lean(("a", list[int], field(default_factory=lambda: [UNSET and 1]))), "is what a function makes now"),
+]  # fmt: skip
+MISREAD = [*OTHER_DEFAULTS]
+
+
+@pytest.mark.parametrize(("old", "new", "match"), MISREAD)
+def test_what_would_be_read_as_other_values_is_refused(old: Any, new: Any, match: str) -> None:
+    kept = kept_of(old)
+    for options in ({}, {"upgrade": lambda stored: stored}):
+        with pytest.raises(SchemaRefused, match=f"table 'rows': .*{match}.* back.*, or give the table another name"):
+            app_of(new, **options).check_schema(kept)
+
+
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new, _ in OTHER_DEFAULTS])
+def test_a_description_of_before_refuses_nothing_for_what_it_lacks(old: Any, new: Any) -> None:
+    app_of(new).check_schema(without(kept_of(old), NEW_MARKS))
+
+
+def test_upgrade_is_asked_where_nothing_stored_can_be_read() -> None:
+    new = lean(("a", int), ("b", int, 5), ("currency", str), kw_only=True)
+    app_of(new, upgrade=lambda stored: new(currency="EUR", **stored)).check_schema(kept_of(LEAN))
+
+
+NEW_MARKS = {"leaves_out", "tag"}
+
+
+def without(kept: Any, names: set[str]) -> Any:
+    if isinstance(kept, Mapping):
+        return {name: without(one, names) for name, one in kept.items() if name not in names}
+    return [without(one, names) for one in kept] if isinstance(kept, list) else kept
+
+
+T = TypeVar("T")
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Size(enum.IntEnum):
+    L = 2
+    S = 1
+
+
+class Pair(NamedTuple):
+    z: int
+    a: str = "x"
+
+
+class Maybe(TypedDict, total=False):
+    z: int
+    a: bytes
+
+
+@dataclass
+class Data:
+    z: int
+    a: float | UnsetType = UNSET
+    parts: tuple[int, ...] = ()
+
+
+class One(msgspec.Struct, tag=True):
+    z: int
+    a: bytes = b"x"
+
+
+class Two(msgspec.Struct, tag="two", omit_defaults=True):
+    z: float = float("inf")
+    a: frozenset[str] = frozenset("abcdef")
+
+
+class Third(msgspec.Struct, array_like=True, tag=3):
+    z: int
+    a: float = 1.0
+
+
+class Fourth(msgspec.Struct, array_like=True, tag=4):
+    a: datetime
+    z: Pair | None = None
+
+
+class Renamed(msgspec.Struct, rename={"z": "a", "a": "z"}, omit_defaults=True, forbid_unknown_fields=True):
+    z: int = 1
+    a: float = float("nan")
+
+
+class Tree(msgspec.Struct, omit_defaults=True):
+    z: int = 0
+    child: Optional[Tree] = None  # noqa: UP045 - a class that names itself
+    more: list[Tree] = []
+
+
+class Boxed(msgspec.Struct, Generic[T], omit_defaults=True):
+    z: T
+    a: list[T] = field(default_factory=list)
+
+
+class All(msgspec.Struct, omit_defaults=True):
+    z: datetime
+    y: date = date(2026, 1, 1)
+    x: time = time(1)
+    w: timedelta = timedelta(1)
+    v: Decimal = Decimal("1.50")
+    u: uuid.UUID = uuid.UUID(int=1)
+    t: Color = Color.BLUE
+    s: Literal["b", "a"] = "a"
+    r: bytes = b"a"
+    q: int | str | None = None
+    p: dict[Size, Color] = field(default_factory=dict)
+    o: dict[Color, Third | Fourth] = field(default_factory=dict)
+    n: dict[bytes, set[str]] = field(default_factory=lambda: {b"": {"a", "b", "c"}})
+    m: Annotated[int, msgspec.Meta(ge=0, title="t", description="d")] = 1
+    k: One | Two | None = None
+    j: Any = None
+    i: Tree = field(default_factory=Tree)
+    h: Boxed[int] | None = None
+    g: tuple[Pair, Maybe] | None = None
+    f: Annotated[Data, msgspec.Meta(title="other")] | UnsetType = UNSET
+    e: None = None
+
+
+TAKEN: list[tuple[Any, Any]] = [
+    (LEAN, struct(("a", int), ("b", int, 0))),
+    (LEAN, lean(("a", int), ("b", float, 0.0), ("c", int, 7))),
+    (LEAN, lean(("a", int))),
+    (struct(("a", int), ("b", int, 0)), lean(("a", int), ("b", int, 5))),
+    (MAYBE, struct(("a", int | str | UnsetType, UNSET))),
+    (One | Two, Two | One | None),
+    (One, One | Two),
+    (lean(("a", frozenset[str], frozenset("ab"))), lean(("a", frozenset[str], frozenset("ba")), ("c", int, 7))),
+    (lean(("a", frozenset[str], frozenset("ab"))), struct(("a", frozenset[str], frozenset("ba")))),
+    (lean(("a", list[int], field(default_factory=list))), lean(("a", list[int], field(default_factory=lambda: [*()])))),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), TAKEN)
+def test_what_is_read_as_it_was_is_taken(old: Any, new: Any) -> None:
+    app_of(new).check_schema(kept_of(old))
+
+
+TYPES: list[Any] = [
+    Color, Size, Pair, Maybe, Data, One, Two, One | Two, Two | One | None, Third, Third | Fourth, Fourth | Third, Renamed, Tree, Boxed[int],
+    Boxed[Data], Boxed[float] | None, All, list[All], dict[str, All | None], dict[Size, int], dict[Color, Size], dict[bytes, bytes],
+    dict[Any, Any], tuple[Color, Size, bytes], tuple[Pair, ...], list[Pair | int], list[Color | None], set[Size], list[bytes | None],
+    Pair | Size, Literal["a", 1, None], Color | int, dict[Literal["a"], Pair], frozenset[Pair], list[Maybe], Any, list, dict, None,
+    int | float, datetime | None, LEAN, MAYBE, inside(LEAN), inside(One | Two), inside(Third | Fourth), struct(array_like=True),
+    struct(tag="x", array_like=True), list[dict[str, One | Two | int]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_a_value_that_has_not_changed_is_taken(type_: Any) -> None:
+    """Also where its description is not the same in each word, so that all of it is walked through; and those of versions before."""
+    app, kept = app_of(type_), kept_of(type_)
+    app.check_schema(kept)
+    schema = kept["tables"]["rows"]["schema"]
+    walked = {**schema, "description": "of another version"}
+    bare = without(walked, {*NEW_MARKS, "holds", "keys"})
+    for schema, marked in (
+        (walked, 2),
+        (without(walked, NEW_MARKS), 2),
+        (without(walked, NEW_MARKS), True),
+        (bare, True),
+        (bare, None),
+    ):
+        told = with_schema(kept, schema, marked)
+        app.check_schema(told)
+        app_of(type_, upgrade=lambda stored: stored).check_schema(told)
+
+
+def with_schema(kept: Any, schema: Any, marked: Any) -> Any:
+    table = {name: fact for name, fact in kept["tables"]["rows"].items() if name != "marked"}
+    return {"tables": {"rows": {**table, "schema": schema, **({} if marked is None else {"marked": marked})}}}
