@@ -17,6 +17,7 @@ from pipeline.values.codecs import Codec, JsonCodec, codec_name
 from pipeline.values.key_changes import LEFT_OUT, left_out, rewritten
 from pipeline.values.key_schemas import key_schema
 from pipeline.values.key_times import with_times
+from pipeline.values.misread import misread
 from pipeline.values.schemas import unreadable
 from pipeline.values.stored_forms import MARKED, with_forms
 
@@ -37,6 +38,7 @@ def why_not_met(app: Declarations, table: Stored[Any], old: Mapping[str, Any]) -
         schema = with_forms(codec.type, codec.schema)
         problem = unreadable(old.get("key_schema"), schema, is_marked=old.get("marked") == MARKED)
         problem = problem or rewritten(key_schema(old), schema, codec.type, is_ordered=old.get("key_form") is not None)
+        problem = problem or misread(old.get("key_schema"), shown_key_schema(codec))
         if problem is not None:
             return f"of its keys {problem}, {_NAME}"
     was, place = _place(old.get("local", False), old.get("routed", False)), _place(table.local, table.route is not None)

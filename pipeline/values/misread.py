@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.values.schemas import Schema, choices, field
-from pipeline.values.stored_forms import LEAVES, TAG, as_json
+from pipeline.values.schemas import Schema, choices, field, json_type
+from pipeline.values.stored_forms import LEAVES, NAMES, TAG, as_json
 
 _Seen = frozenset[tuple[str, str]]
 
@@ -63,9 +63,20 @@ class _Comparison:
         before, now = old.get("prefixItems"), new.get("prefixItems")
         if before is None or now is None:
             return self.problem(old.get("items"), new.get("items"), f"{path}[...]", seen)
+        if new.get("minItems", 0) > len(before) or any(map(self._are_apart, before, now)):
+            return None  # none of them is read
+        if (why := _names(old, new, path)) is not None:
+            return why
         pairs = enumerate(zip(before, now, strict=False))
         found = (self.problem(*pair, f"{path}[{place}]", seen) for place, pair in pairs)
         return next((why for why in found if why is not None), None)
+
+    def _are_apart(self, old: Schema, new: Schema) -> bool:
+        """Whether no value of the one is read as the other."""
+        were = {json_type(one) for _, one in choices(old, self._old_parts)}
+        are = {json_type(one) for _, one in choices(new, self._new_parts)}
+        may_be = {*are, *(["integer"] if "number" in are else [])}
+        return None not in were | are and not were & may_be
 
 
 def _left_out(old: Schema, new: Schema, name: str, place: str) -> str | None:
@@ -84,6 +95,22 @@ def _left_out(old: Schema, new: Schema, name: str, place: str) -> str | None:
         f"{field(place)} is not stored where it has its default, which was {_default(was)} and is {is_now} now, so each of those would "
         "be read as another value; change the default back"
     )
+
+
+def _names(old: Schema, new: Schema, path: str) -> str | None:
+    """Of a class that is written as an array: a field is known by its place."""
+    before, now = old.get(NAMES), new.get(NAMES)
+    if before is None or now is None or now[: len(before)] == before:
+        return None
+    what = f"the items of {field(path)}" if path else "its items"
+    return (
+        f"{what} are stored as {_shown(before)}, and would be read as {_shown(now)} now; put them back in order (a new one, with a "
+        "default, goes behind them)"
+    )
+
+
+def _shown(names: list[str | None]) -> str:
+    return ", ".join("its tag" if name is None else f"`{name}`" for name in names) or "none"
 
 
 def _default(found: list[Any]) -> str:

@@ -55,7 +55,7 @@ class _Comparison:
             return self._any_of(named, new["anyOf"], path, seen)
         if "enum" in new or "const" in new:
             return self._enum(old, new, path)
-        old_kind, new_kind = _type(old), new.get("type")
+        old_kind, new_kind = json_type(old), new.get("type")
         if old_kind != new_kind and (old_kind, new_kind) != ("integer", "number"):
             back = f"change it back to {_kind(old)}"
             return f"{field(path)} was {_kind(old)} and is {_kind(new)} now, so what is stored cannot be read; {back}"
@@ -164,7 +164,7 @@ class _Comparison:
                 problem = self.problem(before, now, path + place, seen)
                 if problem is not None:
                     return problem
-            elif isinstance(now, Mapping) and before is None and is_constrained(now):
+            elif isinstance(now, Mapping) and before is None and "prefixItems" not in old and is_constrained(now):
                 return f"{field(path)} had items of any type and has {_kind(now)} now; {_EASE}"
         return None
 
@@ -185,7 +185,7 @@ def choices(schema: Schema, parts: Schema) -> list[tuple[str, Schema]]:
     return [one for choice in schema.get("anyOf", ()) for one in choices(choice, parts)] or [(name, schema)]
 
 
-def _type(schema: Schema) -> str | None:
+def json_type(schema: Schema) -> str | None:
     """The JSON type; an enumeration has that of its values."""
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
     if values is None:

@@ -1,5 +1,5 @@
 """What a JSON schema does not say of a type, and a later version of an app has to know before it reads what is stored: of texts that they
-are times without a zone, of what the keys of a dict are, and of a class which fields it leaves out of what it writes.
+are times without a zone, of what the keys of a dict are, and of a class which fields it leaves out of what it writes and which it writes without their names.
 
 One rule: it is marked beside what the schema says, in the description that the log keeps: descriptions without marks, of before, are
 judged by what they say. Pure. Compared in `schemas.py` and `misread.py`.
@@ -19,6 +19,7 @@ from pipeline.values.key_times import Schema, Walk
 MARKED = 2
 HOLDS, KEYS = "holds", "keys"
 LEAVES = "leaves_out"  # the fields that are not written where they have their default, each with it: [value], or [] for UNSET
+NAMES = "names"  # of the fields of a class that is written as an array, in order; None for its tag
 TAG = "tag"  # of a class, by which it is known in a union
 ANY_TIME, NAIVE_TIME, TIME_OF_DAY = "date-time of any zone or none", "date-time without a zone", "time"
 _PLAIN: dict[type, Mapping[str, Any]] = {
@@ -54,7 +55,14 @@ class _Forms(Walk):
         return {**schema, **marked, KEYS: _form(kind.key_type)}
 
     def _object(self, kind: Any, schema: Schema) -> Schema:
-        marks = {LEAVES: _leaves(kind) if "properties" in schema else None, TAG: getattr(kind, "tag", None)}
+        is_array = schema.get("type") == "array"
+        tag = [None] * (len(schema.get("prefixItems", ())) - len(kind.fields))
+        names = [*tag, *(one.name for one in kind.fields)] if is_array else None
+        marks = {
+            NAMES: names,
+            LEAVES: _leaves(kind) if "properties" in schema else None,
+            TAG: getattr(kind, "tag", None),
+        }
         return {
             **super()._object(kind, schema),
             **{name: mark for name, mark in marks.items() if mark not in (None, {})},

@@ -27,10 +27,14 @@ def lean(*fields: Any, **options: Any) -> Any:
     return struct(*fields, omit_defaults=True, **options)
 
 
-def app_of(value: Any, **options: Any) -> App:
+def array(*fields: Any, **options: Any) -> Any:
+    return struct(*fields, array_like=True, **options)
+
+
+def app_of(value: Any, key: Any = str, **options: Any) -> App:
     app = App("bank", partitions=1)
     source = app.topic("in", key=str, value=str)
-    table = app.table("rows", key=str, value=value, **options)
+    table = app.table("rows", key=key, value=value, **options)
 
     def work(record: Any, rows: Any) -> None: ...
 
@@ -38,8 +42,8 @@ def app_of(value: Any, **options: Any) -> App:
     return app
 
 
-def kept_of(value: Any) -> Any:
-    return json.loads(json.dumps(app_of(value).describe(), sort_keys=True))
+def kept_of(value: Any, **options: Any) -> Any:
+    return json.loads(json.dumps(app_of(value, **options).describe(), sort_keys=True))
 
 
 def inside(type_: Any) -> Any:
@@ -57,7 +61,18 @@ OTHER_DEFAULTS: list[tuple[Any, Any, str]] = [
     (lean(("a", list[int], field(default_factory=list))), lean(("a", list[int], field(default_factory=lambda: [9]))), r"was \[\] and is \[9\] now"),
     (lean(("a", list[int], field(default_factory=list))), lean(("a", list[int], field(default_factory=lambda: [UNSET and 1]))), "is what a function makes now"),
 ]  # fmt: skip
-MISREAD = [*OTHER_DEFAULTS]
+AB = array(("a", int), ("b", int, 0))
+OTHER_PLACES: list[tuple[Any, Any, str]] = [
+    (AB, array(("b", int), ("a", int, 0)), "its items are stored as `a`, `b`, and would be read as `b`, `a` now"),
+    (inside(AB), inside(array(("b", int), ("a", int, 0))), r"the items of field `rows\[...\]\[...\]` are"),
+    (array(("a", int), ("c", int, 0), ("b", int, 0)), AB, "as `a`, `c`, `b`, and would be read as `a`, `b` now"),
+    (AB, array(("a", int), ("c", int, 0), ("b", int, 0)), "as `a`, `b`, and would be read as `a`, `c`, `b` now"),
+    (AB, array(("a", int)), "as `a`, `b`, and would be read as `a` now"),
+    (array(("a", int), ("b", int, 0), tag=1), AB, "as its tag, `a`, `b`, and would be read as `a`, `b` now"),
+    (NamedTuple("N", [("a", int), ("b", int)]), NamedTuple("N", [("b", int), ("a", int)]), "as `a`, `b`, and would"),
+    (NamedTuple("N", [("a", int), ("b", int)]), array(("b", int), ("a", int)), "as `a`, `b`, and would"),
+]
+MISREAD = [*OTHER_DEFAULTS, *OTHER_PLACES]
 
 
 @pytest.mark.parametrize(("old", "new", "match"), MISREAD)
@@ -68,7 +83,7 @@ def test_what_would_be_read_as_other_values_is_refused(old: Any, new: Any, match
             app_of(new, **options).check_schema(kept)
 
 
-@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new, _ in OTHER_DEFAULTS])
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new, _ in MISREAD])
 def test_a_description_of_before_refuses_nothing_for_what_it_lacks(old: Any, new: Any) -> None:
     app_of(new).check_schema(without(kept_of(old), NEW_MARKS))
 
@@ -76,9 +91,12 @@ def test_a_description_of_before_refuses_nothing_for_what_it_lacks(old: Any, new
 def test_upgrade_is_asked_where_nothing_stored_can_be_read() -> None:
     new = lean(("a", int), ("b", int, 5), ("currency", str), kw_only=True)
     app_of(new, upgrade=lambda stored: new(currency="EUR", **stored)).check_schema(kept_of(LEAN))
+    app_of(Riap, upgrade=lambda stored: Riap(stored[1], stored[0])).check_schema(kept_of(Pair))
+    tagged = array(("b", int), ("a", int), tag="2")
+    app_of(tagged, upgrade=lambda stored: tagged(*stored)).check_schema(kept_of(AB))
 
 
-NEW_MARKS = {"leaves_out", "tag"}
+NEW_MARKS = {"leaves_out", "tag", "names"}
 
 
 def without(kept: Any, names: set[str]) -> Any:
@@ -103,6 +121,17 @@ class Size(enum.IntEnum):
 class Pair(NamedTuple):
     z: int
     a: str = "x"
+
+
+class Riap(NamedTuple):
+    a: str
+    z: int = 0
+
+
+class More(NamedTuple):
+    z: int
+    a: str = "y"
+    more: float = 1
 
 
 class Maybe(TypedDict, total=False):
@@ -185,6 +214,11 @@ TAKEN: list[tuple[Any, Any]] = [
     (MAYBE, struct(("a", int | str | UnsetType, UNSET))),
     (One | Two, Two | One | None),
     (One, One | Two),
+    (AB, array(("a", int), ("b", float, 0.0), ("c", str, ""), ("d", list[int], field(default_factory=list)))),
+    (AB, tuple[int, ...]),
+    (tuple[int, int], AB),
+    (Pair, More),
+    (array(("a", int), rename="upper"), array(("a", int))),
     (lean(("a", frozenset[str], frozenset("ab"))), lean(("a", frozenset[str], frozenset("ba")), ("c", int, 7))),
     (lean(("a", frozenset[str], frozenset("ab"))), struct(("a", frozenset[str], frozenset("ba")))),
     (lean(("a", list[int], field(default_factory=list))), lean(("a", list[int], field(default_factory=lambda: [*()])))),
@@ -194,6 +228,25 @@ TAKEN: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("old", "new"), TAKEN)
 def test_what_is_read_as_it_was_is_taken(old: Any, new: Any) -> None:
     app_of(new).check_schema(kept_of(old))
+
+
+KEYS: list[tuple[Any, Any, str]] = [
+    (AB, array(("b", int), ("a", int, 0)), "its items are stored as `a`, `b`, and would be read as `b`, `a` now"),
+    (
+        tuple[str, AB],
+        tuple[str, array(("b", int), ("a", int, 0))],
+        r"the items of field `\[1\]` are stored as `a`, `b`, and",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "match"), KEYS)
+def test_keys_that_would_be_read_as_others_are_refused(old: Any, new: Any, match: str) -> None:
+    kept = kept_of(int, key=old)
+    app_of(int, key=old).check_schema(kept)
+    with pytest.raises(SchemaRefused, match=f"table 'rows': of its keys .*{match}.*, or give the table another name"):
+        app_of(int, key=new).check_schema(kept)
+    app_of(int, key=new).check_schema(without(kept, {*NEW_MARKS, "key_form"}))
 
 
 TYPES: list[Any] = [
