@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.values.schemas import Schema, choices, field, json_type
-from pipeline.values.stored_forms import LEAVES, NAMES, TAG, as_json
+from pipeline.values.stored_forms import HOLDS, KEYS, LEAVES, NAMES, TAG, as_json
 
+_REST = "additionalProperties"
 _Seen = frozenset[tuple[str, str]]
 
 
@@ -31,8 +32,9 @@ class _Comparison:
     def problem(self, old: Any, new: Any, path: str, seen: _Seen) -> str | None:
         if not isinstance(old, Mapping) or not isinstance(new, Mapping):
             return None
-        for of, one in choices(old, self._old_parts):
-            for to, other in choices(new, self._new_parts):
+        before, now = choices(old, self._old_parts), choices(new, self._new_parts)
+        for of, one in before:
+            for to, other in now:
                 is_known = bool(of and to) and (of, to) in seen  # a type that contains itself
                 tags = {one.get(TAG), other.get(TAG)} - {None}
                 if is_known or other.get("type") != one.get("type") or len(tags) > 1:
@@ -42,6 +44,8 @@ class _Comparison:
         return None
 
     def _same(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
+        if old.get("type") == "string":
+            return _text(old, new, path)
         if old.get("type") == "array":
             return self._array(old, new, path, seen)
         return self._object(old, new, path, seen) if old.get("type") == "object" else None
@@ -49,7 +53,8 @@ class _Comparison:
     def _object(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
         before, now = old.get("properties"), new.get("properties")
         if before is None or now is None:
-            return self.problem(old.get("additionalProperties"), new.get("additionalProperties"), f"{path}[...]", seen)
+            why = self.problem(old.get(KEYS), new.get(KEYS), f"{path}[key]", seen)
+            return why or self.problem(old.get(_REST), new.get(_REST), f"{path}[...]", seen)
         if any(name not in before for name in new.get("required", ())):
             return None  # none of them is read: schemas.py refuses it, or upgrade= is asked
         shared = {name: f"{path}.{name}" if path else name for name in now if name in before}
@@ -77,6 +82,20 @@ class _Comparison:
         are = {json_type(one) for _, one in choices(new, self._new_parts)}
         may_be = {*are, *(["integer"] if "number" in are else [])}
         return None not in were | are and not were & may_be
+
+
+def _text(old: Schema, new: Schema, path: str) -> str | None:
+    """Bytes are base64 in JSON, which any text may be; a date is none."""
+    was, is_now = "contentEncoding" in old, "contentEncoding" in new
+    if was == is_now or not _is_any_text(new if was else old):
+        return None
+    names = ("bytes", "text") if was else ("text", "bytes")
+    how = "its base64 would be read as the text" if was else "text that is base64 would be read as other bytes"
+    return f"{field(path)} was {names[0]} and is {names[1]} now, and {how}; change its type back"
+
+
+def _is_any_text(schema: Schema) -> bool:
+    return HOLDS not in schema and schema.get("format", "decimal") == "decimal"
 
 
 def _left_out(old: Schema, new: Schema, name: str, place: str) -> str | None:

@@ -72,7 +72,17 @@ OTHER_PLACES: list[tuple[Any, Any, str]] = [
     (NamedTuple("N", [("a", int), ("b", int)]), NamedTuple("N", [("b", int), ("a", int)]), "as `a`, `b`, and would"),
     (NamedTuple("N", [("a", int), ("b", int)]), array(("b", int), ("a", int)), "as `a`, `b`, and would"),
 ]
-MISREAD = [*OTHER_DEFAULTS, *OTHER_PLACES]
+OTHER_TEXTS: list[tuple[Any, Any, str]] = [
+    (struct(("x", bytes)), struct(("x", str)), "field `x` was bytes and is text now"),
+    (struct(("x", bytes | None)), struct(("x", str | int, "")), "field `x` was bytes and is text now"),
+    (struct(("x", str)), struct(("x", bytes)), "field `x` was text and is bytes now"),
+    (inside(struct(("x", bytes))), inside(struct(("x", Decimal))), "`rows.*x` was bytes and is text now"),
+    (tuple[bytes, int], tuple[str, int], r"field `\[0\]` was bytes"),
+    (list[bytes], list[str], r"field `\[...\]` was bytes"),
+    (dict[bytes, int], dict[str, int], r"field `\[key\]` was bytes"),
+    (dict[str, bytes], dict[str, Annotated[str, msgspec.Meta(max_length=9)]], r"field `\[...\]` was bytes"),
+]
+MISREAD = [*OTHER_DEFAULTS, *OTHER_PLACES, *OTHER_TEXTS]
 
 
 @pytest.mark.parametrize(("old", "new", "match"), MISREAD)
@@ -83,7 +93,7 @@ def test_what_would_be_read_as_other_values_is_refused(old: Any, new: Any, match
             app_of(new, **options).check_schema(kept)
 
 
-@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new, _ in MISREAD])
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new, _ in [*OTHER_DEFAULTS, *OTHER_PLACES]])
 def test_a_description_of_before_refuses_nothing_for_what_it_lacks(old: Any, new: Any) -> None:
     app_of(new).check_schema(without(kept_of(old), NEW_MARKS))
 
@@ -92,6 +102,7 @@ def test_upgrade_is_asked_where_nothing_stored_can_be_read() -> None:
     new = lean(("a", int), ("b", int, 5), ("currency", str), kw_only=True)
     app_of(new, upgrade=lambda stored: new(currency="EUR", **stored)).check_schema(kept_of(LEAN))
     app_of(Riap, upgrade=lambda stored: Riap(stored[1], stored[0])).check_schema(kept_of(Pair))
+    app_of(list[date], upgrade=lambda stored: stored).check_schema(kept_of(list[bytes]))
     tagged = array(("b", int), ("a", int), tag="2")
     app_of(tagged, upgrade=lambda stored: tagged(*stored)).check_schema(kept_of(AB))
 
@@ -214,6 +225,8 @@ TAKEN: list[tuple[Any, Any]] = [
     (MAYBE, struct(("a", int | str | UnsetType, UNSET))),
     (One | Two, Two | One | None),
     (One, One | Two),
+    (struct(("x", bytes)), struct(("x", bytes | None))),
+    (struct(("x", bytes)), Any),
     (AB, array(("a", int), ("b", float, 0.0), ("c", str, ""), ("d", list[int], field(default_factory=list)))),
     (AB, tuple[int, ...]),
     (tuple[int, int], AB),
