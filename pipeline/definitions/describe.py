@@ -128,11 +128,8 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 f"{what}: it is stored as {_shown_form(kept_form)}, not as {_shown_form(form)}; change it back, or give it "
                 "another name"
             )
-        if isinstance(table, WindowedDef) and table.grace_ms < old.get("grace_ms", 0) and _is_announced(app, name):
-            raise SchemaRefused(
-                f"{what}: its windows waited for a grace of {old['grace_ms']} ms, and with {table.grace_ms} ms those that are "
-                "between the two would never be told to when_closed; change grace= back, or give the table another name"
-            )
+        if isinstance(table, WindowedDef) and (why := _other_grace(app, table, old.get("grace_ms"))) is not None:
+            raise SchemaRefused(f"{what}: {why}; change grace= back, or give the table another name")
         if isinstance(table, JoinDef | JoinState) and (sides := old.get("of", [*table.sides])) != [*table.sides]:
             raise SchemaRefused(
                 f"{what}: what it keeps is of a join of {' and '.join(sides)}, not of {' and '.join(table.sides)}; change it "
@@ -187,6 +184,18 @@ def other_numbers(app: Declarations, kept: Mapping[str, Any]) -> dict[str, str]:
                     "be read as another number; change the type back, or use another topic"
                 )
     return found
+
+
+def _other_grace(app: Declarations, table: WindowedDef[Any], was_ms: int | None) -> str | None:
+    """What another grace does to windows that lie between the two; None where no function is called for what closes."""
+    if was_ms is None or table.grace_ms == was_ms or not _is_announced(app, table.name):
+        return None
+    between = (
+        "would never be told to when_closed"
+        if table.grace_ms < was_ms
+        else "would open again and be told to when_closed twice"
+    )
+    return f"its windows waited for a grace of {was_ms} ms, and with {table.grace_ms} ms those that are between the two {between}"
 
 
 def _is_announced(app: Declarations, table: str) -> bool:

@@ -178,7 +178,7 @@ def test_a_change_of_windows_is_refused() -> None:
 
 
 @pytest.mark.parametrize("window", [Tumbling(hours=1), Hopping(hours=2, every=HOUR), Session(gap=HOUR, merge=add)])
-def test_a_shorter_grace_is_refused_where_windows_would_close_without_a_call(window: Any) -> None:
+def test_another_grace_is_refused_where_windows_would_close_without_a_call_or_twice(window: Any) -> None:
     def version(grace: timedelta, *, is_announced: bool = True) -> App:
         app = App("bank")
         beats = app.topic("beats", key=str, value=int)
@@ -193,8 +193,14 @@ def test_a_shorter_grace_is_refused_where_windows_would_close_without_a_call(win
         SchemaRefused, match=r"'sums': .* a grace of 7200000 ms, .* 3600000 ms .* never be told .*grace= back"
     ):
         version(HOUR).check_schema(kept)
-    version(HOUR, is_announced=False).check_schema(kept)
+    with pytest.raises(
+        SchemaRefused, match=r"'sums': .* 7200000 ms, .* 10800000 ms .* when_closed twice; change grace= back"
+    ):
+        version(3 * HOUR).check_schema(kept)
+    for grace in (HOUR, 3 * HOUR):
+        version(grace, is_announced=False).check_schema(kept)
     version(2 * HOUR).check_schema(kept)
+    del kept["tables"]["sums"]["grace_ms"]
     version(3 * HOUR).check_schema(kept)
 
 
