@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.definitions.declarations import Declarations
-from pipeline.definitions.definition import TableDef
+from pipeline.definitions.definition import Stored, TableDef, Topic
 from pipeline.definitions.foreign_key_join import JoinState
 from pipeline.definitions.join import JoinDef
-from pipeline.definitions.stored_keys import key_form, shown_key_schema, why_not_met
+from pipeline.definitions.stored_keys import key_form, keys_not_met, shown_key_schema, why_not_met
 from pipeline.definitions.timed import WindowedDef
 from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
@@ -50,20 +50,20 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
         },
         "tables": {
             name: {
-                "key_codec": codec_name(table.key_codec),
-                "value_codec": codec_name(table.value_codec),
+                **_types(table),
                 "routed": table.route is not None or _foreign_keys(app, topology, name),
                 "local": table.local,
                 "changelog_topic": table.changelog,
                 "subtopology": by_table[name].number,
                 "partitions": by_table[name].partitions,
                 "expire_ms": table.spec.expire_ms,
-                "schema": _shown_schema(table.value_codec),
-                "key_schema": shown_key_schema(table.key_codec),
-                "marked": MARKED,  # its schemas are, by stored_forms.py
-                "key_form": key_form(table.key_codec),
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
+                **(
+                    {"types": [_types(side) for side in (table.left, table.right)]}
+                    if isinstance(table, JoinDef)
+                    else {}
+                ),
                 **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
             }
             for name, table in sorted(app.tables.items())
@@ -92,6 +92,18 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
             }
             for sub in topology.subtopologies
         ],
+    }
+
+
+def _types(of: Stored[Any] | Topic[Any, Any]) -> dict[str, Any]:
+    """Of what is stored as keys and values."""
+    return {
+        "key_codec": codec_name(of.key_codec),
+        "value_codec": codec_name(of.value_codec),
+        "schema": _shown_schema(of.value_codec),
+        "key_schema": shown_key_schema(of.key_codec),
+        "marked": MARKED,  # its schemas are, by stored_forms.py
+        "key_form": key_form(of.key_codec),
     }
 
 
@@ -135,6 +147,14 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 f"{what}: what it keeps is of a join of {' and '.join(sides)}, not of {' and '.join(table.sides)}; change it "
                 "back, or give the function another name"
             )
+        if isinstance(table, JoinDef):
+            for side, types in zip((table.left, table.right), old.get("types", ()), strict=False):
+                if (
+                    why := keys_not_met(side.key_codec, types) or _values_not_read(side.value_codec, types)
+                ) is not None:
+                    raise SchemaRefused(
+                        f"{what}: of the records of topic {side.name!r} that it keeps, {why}, or give the function another name"
+                    )
         value = codec_name(table.value_codec)
         if value == old["value_codec"] == "json" and (
             why := misread(old.get("schema"), _shown_schema(table.value_codec))
@@ -147,18 +167,19 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                     "upgrade= would not be asked; give the table another name, or a type that is written as JSON (a Struct, a dict)"
                 )
             continue
-        if value != old["value_codec"]:
-            raise SchemaRefused(
-                f"{what}: its values are stored as {old['value_codec']}, not as {value}; "
-                "change the value type back, or app.table(..., upgrade=function)"
-            )
-        problem = (
-            unreadable(old.get("schema"), _compared(table.value_codec), is_marked=old.get("marked") == MARKED)
-            if value == "json"
-            else None
-        )
-        if problem is not None:
-            raise SchemaRefused(f"{what}: {problem}, or app.table(..., upgrade=function)")
+        if (why := _values_not_read(table.value_codec, old)) is not None:
+            raise SchemaRefused(f"{what}: {why}, or app.table(..., upgrade=function)")
+
+
+def _values_not_read(codec: Codec[Any], old: Mapping[str, Any]) -> str | None:
+    """Why values of the kept types cannot be read by a codec, or would be read as others; and what to do."""
+    value = codec_name(codec)
+    if value != old["value_codec"]:
+        return f"its values are stored as {old['value_codec']}, not as {value}; change the value type back"
+    if value != "json":
+        return None
+    why = misread(old.get("schema"), _shown_schema(codec))
+    return why or unreadable(old.get("schema"), _compared(codec), is_marked=old.get("marked") == MARKED)
 
 
 def _is_read_as(old: str, new: str) -> bool:

@@ -31,20 +31,26 @@ _PLACES = {
 
 def why_not_met(app: Declarations, table: Stored[Any], old: Mapping[str, Any]) -> str | None:
     """What of a table's keys is other than in its kept description, and what to do; None where all of them are met again."""
-    key, codec = codec_name(table.key_codec), table.key_codec
-    if key != old["key_codec"]:
-        return f"its keys are stored as {old['key_codec']}, not as {key}; change the key type back, {_NAME}"
-    if isinstance(codec, JsonCodec) and key_form(codec) != old.get("key_form"):
-        schema = with_forms(codec.type, codec.schema)
-        problem = unreadable(old.get("key_schema"), schema, is_marked=old.get("marked") == MARKED)
-        problem = problem or rewritten(key_schema(old), schema, codec.type, is_ordered=old.get("key_form") is not None)
-        problem = problem or misread(old.get("key_schema"), shown_key_schema(codec))
-        if problem is not None:
-            return f"of its keys {problem}, {_NAME}"
+    if (why := keys_not_met(table.key_codec, old)) is not None:
+        return f"{why}, {_NAME}"
     was, place = _place(old.get("local", False), old.get("routed", False)), _place(table.local, table.route is not None)
     if place in (was, "local") or (was == "routed" and _may_be_routed(app)):
         return None
     return f"of its keys {_PLACES[was]}, and {_PLACES[place]} now: those that are stored would not be found; change it back, {_NAME}"
+
+
+def keys_not_met(codec: Codec[Any], old: Mapping[str, Any]) -> str | None:
+    """The same of their type alone, of a table or of a side of a join."""
+    key = codec_name(codec)
+    if key != old["key_codec"]:
+        return f"its keys are stored as {old['key_codec']}, not as {key}; change the key type back"
+    if not isinstance(codec, JsonCodec) or key_form(codec) == old.get("key_form"):
+        return None
+    schema = with_forms(codec.type, codec.schema)
+    problem = unreadable(old.get("key_schema"), schema, is_marked=old.get("marked") == MARKED)
+    problem = problem or rewritten(key_schema(old), schema, codec.type, is_ordered=old.get("key_form") is not None)
+    problem = problem or misread(old.get("key_schema"), shown_key_schema(codec))
+    return None if problem is None else f"of its keys {problem}"
 
 
 def shown_key_schema(codec: Codec[Any]) -> dict[str, Any] | None:

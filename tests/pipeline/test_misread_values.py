@@ -262,6 +262,44 @@ def test_keys_that_would_be_read_as_others_are_refused(old: Any, new: Any, match
     app_of(int, key=new).check_schema(without(kept, {*NEW_MARKS, "key_form"}))
 
 
+def join_of(value: Any, key: Any = str) -> App:
+    app = App("bank", partitions=1)
+    orders, payments = app.topic("orders", key=key, value=value), app.topic("payments", key=key, value=str)
+    app.join(orders, payments, within=timedelta(hours=1))(lambda order, payment: None)
+    return app
+
+
+JOINS: list[tuple[Any, Any, str]] = [
+    (int, str, "its values are stored as int, not as str; change"),
+    (int, bytes, "its values are stored as int, not as bytes; change"),
+    (LEAN, int, "its values are stored as json, not as int; change"),
+    (LEAN, lean(("a", int), ("b", int, 5)), "field `b` .* was 0 and is 5 now"),
+    (LEAN, struct(("a", str)), "field `a` was int and is str now"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "match"), JOINS)
+def test_what_a_join_keeps_is_read_as_it_was_stored(old: Any, new: Any, match: str) -> None:
+    """Waiting rows of another type were joined as other bytes, without a word."""
+    kept = json.loads(json.dumps(join_of(old).describe(), sort_keys=True))
+    with pytest.raises(
+        SchemaRefused, match=f"'orders' that it keeps, .*{match}.* back.*, or give the function another name"
+    ):
+        join_of(new).check_schema(kept)
+    join_of(old).check_schema(kept)
+    join_of(new).check_schema(without(kept, {"types"}))
+
+
+def test_keys_of_what_a_join_keeps_are_met_again() -> None:
+    kept = json.loads(json.dumps(join_of(LEAN, tuple[str, int]).describe(), sort_keys=True))
+    join_of(struct(("a", int), ("b", int, 0), ("c", int, 1)), tuple[str, int]).check_schema(kept)
+    for key, match in ((tuple[str, float], "had 1 where it has 1.0 now"), (int, "keys are stored as json, not as int")):
+        with pytest.raises(
+            SchemaRefused, match=f"'orders' that it keeps, .*{match}.*, or give the function another name"
+        ):
+            join_of(LEAN, key).check_schema(kept)
+
+
 TYPES: list[Any] = [
     Color, Size, Pair, Maybe, Data, One, Two, One | Two, Two | One | None, Third, Third | Fourth, Fourth | Third, Renamed, Tree, Boxed[int],
     Boxed[Data], Boxed[float] | None, All, list[All], dict[str, All | None], dict[Size, int], dict[Color, Size], dict[bytes, bytes],
