@@ -7,7 +7,7 @@ are times. They are marked beside what the schema says, so that descriptions wit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec.inspect as kinds
 
@@ -95,7 +95,10 @@ def _is_of(kind: kinds.Type, choice: Schema) -> bool:
     if isinstance(kind, kinds.Metadata):
         return _is_of(kind.type, choice)
     if "$ref" in choice:
-        return str(getattr(getattr(kind, "cls", None), "__name__", "")) == str(choice["$ref"]).rpartition("/")[2]
+        name, cls = str(choice["$ref"]).rpartition("/")[2], getattr(kind, "cls", None)
+        if (generic := get_origin(cls)) is not None:  # Box[int] is Box_int_
+            return name.startswith(f"{generic.__name__}_")
+        return str(getattr(cls, "__name__", "")) == name
     if choice.get("type") == "string":
         return type(kind) in _OF
     if choice.get("type") == "object":

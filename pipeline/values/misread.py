@@ -34,13 +34,14 @@ class _Comparison:
             return None
         before, now = choices(old, self._old_parts), choices(new, self._new_parts)
         for of, one in before:
+            found: list[str | None] = []
             for to, other in now:
-                is_known = bool(of and to) and (of, to) in seen  # a type that contains itself
                 tags = {one.get(TAG), other.get(TAG)} - {None}
-                if is_known or other.get("type") != one.get("type") or len(tags) > 1:
-                    continue
-                if (why := self._same(one, other, path, seen | {(of, to)})) is not None:
-                    return why
+                if other.get("type") == one.get("type") and len(tags) < 2:
+                    is_known = bool(of and to) and (of, to) in seen  # a type that contains itself
+                    found.append(None if is_known else self._same(one, other, path, seen | {(of, to)}))
+            if found and None not in found:  # of what has no marks of its tag it may be any
+                return found[0]
         return None
 
     def _same(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:

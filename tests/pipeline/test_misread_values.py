@@ -177,6 +177,11 @@ class Fourth(msgspec.Struct, array_like=True, tag=4):
     z: Pair | None = None
 
 
+class Parcel(msgspec.Struct, array_like=True, tag=5):
+    z: str
+    a: bytes = b""
+
+
 class Renamed(msgspec.Struct, rename={"z": "a", "a": "z"}, omit_defaults=True, forbid_unknown_fields=True):
     z: int = 1
     a: float = float("nan")
@@ -191,6 +196,20 @@ class Tree(msgspec.Struct, omit_defaults=True):
 class Boxed(msgspec.Struct, Generic[T], omit_defaults=True):
     z: T
     a: list[T] = field(default_factory=list)
+
+
+class Crate(msgspec.Struct, Generic[T], tag="crate", omit_defaults=True):
+    z: T
+    a: bytes = b""
+
+
+class Sack(msgspec.Struct, Generic[T], tag="sack", omit_defaults=True):
+    z: T
+    a: str = "s"
+
+
+class Letter(msgspec.Struct, tag=True, omit_defaults=True):
+    a: str = "l"
 
 
 class All(msgspec.Struct, omit_defaults=True):
@@ -222,6 +241,7 @@ TAKEN: list[tuple[Any, Any]] = [
     (LEAN, lean(("a", int), ("b", float, 0.0), ("c", int, 7))),
     (LEAN, lean(("a", int))),
     (struct(("a", int), ("b", int, 0)), lean(("a", int), ("b", int, 5))),
+    (One | Letter, Letter | One | Two),
     (MAYBE, struct(("a", int | str | UnsetType, UNSET))),
     (One | Two, Two | One | None),
     (One, One | Two),
@@ -307,6 +327,7 @@ TYPES: list[Any] = [
     Pair | Size, Literal["a", 1, None], Color | int, dict[Literal["a"], Pair], frozenset[Pair], list[Maybe], Any, list, dict, None,
     int | float, datetime | None, LEAN, MAYBE, inside(LEAN), inside(One | Two), inside(Third | Fourth), struct(array_like=True),
     struct(tag="x", array_like=True), list[dict[str, One | Two | int]],
+    One | Letter, Letter | Two | One | None, Crate[int] | Sack[int], Sack[int] | Crate[str] | None, Third | Parcel, Boxed[int] | int,
 ]  # fmt: skip
 
 
