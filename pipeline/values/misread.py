@@ -7,11 +7,11 @@ them, refuses nothing. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.values.schemas import Schema, choices, field, json_type
-from pipeline.values.stored_forms import HOLDS, KEYS, LEAVES, NAMES, TAG, as_json
+from pipeline.values.stored_forms import HOLDS, KEYS, LEAVES, MEMBERS, NAMES, TAG, as_json
 
 _REST = "additionalProperties"
 _Seen = frozenset[tuple[str, str]]
@@ -33,6 +33,8 @@ class _Comparison:
         if not isinstance(old, Mapping) or not isinstance(new, Mapping):
             return None
         before, now = choices(old, self._old_parts), choices(new, self._new_parts)
+        if (why := _swapped(_tags(before), _tags(now), path)) is not None:
+            return f"{why}; change the tags back"
         for of, one in before:
             found: list[str | None] = []
             for to, other in now:
@@ -45,6 +47,9 @@ class _Comparison:
         return None
 
     def _same(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
+        if MEMBERS in old and MEMBERS in new:
+            why = _swapped(old[MEMBERS], new[MEMBERS], path)
+            return None if why is None else f"{why}; change the values of the enum back"
         if old.get("type") == "string":
             return _text(old, new, path)
         if old.get("type") == "array":
@@ -83,6 +88,20 @@ class _Comparison:
         are = {json_type(one) for _, one in choices(new, self._new_parts)}
         may_be = {*are, *(["integer"] if "number" in are else [])}
         return None not in were | are and not were & may_be
+
+
+def _tags(found: Iterable[tuple[str, Schema]]) -> dict[str, Any]:
+    return {str(one.get("title")): one[TAG] for _, one in found if TAG in one}
+
+
+def _swapped(were: Mapping[str, Any], are: Mapping[str, Any], path: str) -> str | None:
+    """Of names that each stand for a value: one that both versions have, by whose value of the one the other has another name. Where both
+    names are in one version alone, it may be the same under another name."""
+    was, is_now = {value: name for name, value in were.items()}, {value: name for name, value in are.items()}
+    for value in was:
+        if value in is_now and was[value] != is_now[value] and (was[value] in are or is_now[value] in were):
+            return f"{field(path)}: {value!r} was {was[value]} and is {is_now[value]} now, and would be read as that"
+    return None
 
 
 def _text(old: Schema, new: Schema, path: str) -> str | None:

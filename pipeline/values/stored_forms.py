@@ -1,5 +1,5 @@
 """What a JSON schema does not say of a type, and a later version of an app has to know before it reads what is stored: of texts that they
-are times without a zone, of what the keys of a dict are, and of a class which fields it leaves out of what it writes and which it writes without their names.
+are times without a zone, of what the keys of a dict are, of an enum how its values are called, and of a class which fields it leaves out of what it writes and which it writes without their names.
 
 One rule: it is marked beside what the schema says, in the description that the log keeps: descriptions without marks, of before, are
 judged by what they say. Pure. Compared in `schemas.py` and `misread.py`.
@@ -19,6 +19,7 @@ from pipeline.values.key_times import Schema, Walk
 MARKED = 2
 HOLDS, KEYS = "holds", "keys"
 LEAVES = "leaves_out"  # the fields that are not written where they have their default, each with it: [value], or [] for UNSET
+MEMBERS = "members"  # of an enum: each with its value
 NAMES = "names"  # of the fields of a class that is written as an array, in order; None for its tag
 TAG = "tag"  # of a class, by which it is known in a union
 ANY_TIME, NAIVE_TIME, TIME_OF_DAY = "date-time of any zone or none", "date-time without a zone", "time"
@@ -46,6 +47,8 @@ class _Forms(Walk):
         return {**schema, HOLDS: _held(kind)} if "format" not in schema else schema
 
     def other(self, kind: kinds.Type, schema: Schema) -> Schema:
+        if isinstance(kind, kinds.EnumType):
+            return {**schema, MEMBERS: {one.name: one.value for one in kind.cls}}
         if not isinstance(kind, kinds.DictType) or schema.get("type") != "object":
             return schema
         values = schema.get("additionalProperties")
@@ -105,7 +108,8 @@ def _form(kind: kinds.Type) -> Schema:
     if isinstance(kind, kinds.UnionType):
         return {"anyOf": [_form(one) for one in kind.types]}
     if isinstance(kind, kinds.EnumType):
-        return {"enum": sorted((one.value for one in kind.cls), key=str)}
+        members = {one.name: one.value for one in kind.cls}
+        return {"enum": sorted(members.values(), key=str), MEMBERS: members}
     if isinstance(kind, kinds.LiteralType):
         return {"enum": sorted(kind.values, key=str)}
     if isinstance(kind, kinds.StrType):

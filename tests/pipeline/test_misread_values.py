@@ -82,7 +82,22 @@ OTHER_TEXTS: list[tuple[Any, Any, str]] = [
     (dict[bytes, int], dict[str, int], r"field `\[key\]` was bytes"),
     (dict[str, bytes], dict[str, Annotated[str, msgspec.Meta(max_length=9)]], r"field `\[...\]` was bytes"),
 ]
-MISREAD = [*OTHER_DEFAULTS, *OTHER_PLACES, *OTHER_TEXTS]
+U1, U2, SWAPPED1, SWAPPED2 = (
+    msgspec.defstruct(name, [("a", int)], tag=tag, frozen=True)
+    for name, tag in (("U1", "s"), ("U2", "t"), ("U1", "t"), ("U2", "s"))
+)
+A1, B2 = enum.IntEnum("E", {"A": 1, "B": 2}), enum.Enum("E", {"A": "a", "B": "b"})  # type: ignore[misc]
+OTHER_NAMES: list[tuple[Any, Any, str]] = [
+    (struct(("x", A1)), struct(("x", enum.IntEnum("E", {"A": 2, "B": 1}))), "field `x`: 1 was A and is B now"),
+    (list[A1], list[enum.IntEnum("E", {"A": 2, "C": 1})], r"field `\[...\]`: 1 was A and is C now"),
+    (list[A1], list[enum.IntEnum("E", {"B": 1, "C": 2, "D": 3})], r"field `\[...\]`: 1 was A and is B now"),
+    (B2 | None, enum.Enum("F", {"B": "a", "A": "b"}) | None, "the value: 'a' was A and is B now"),
+    (dict[A1, int], dict[enum.IntEnum("E", {"A": 2, "B": 1}), int], r"field `\[key\]`: 1 was A"),
+    (U1 | U2, SWAPPED1 | SWAPPED2, "the value: 's' was U1 and is U2 now"),
+    (list[U1 | U2 | None], list[SWAPPED1 | SWAPPED2 | None], r"field `\[...\]`: 's' was U1"),
+    (U1, SWAPPED1 | SWAPPED2, "the value: 's' was U1 and is U2 now"),
+]
+MISREAD = [*OTHER_DEFAULTS, *OTHER_PLACES, *OTHER_TEXTS, *OTHER_NAMES]
 
 
 @pytest.mark.parametrize(("old", "new", "match"), MISREAD)
@@ -93,7 +108,7 @@ def test_what_would_be_read_as_other_values_is_refused(old: Any, new: Any, match
             app_of(new, **options).check_schema(kept)
 
 
-@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new, _ in [*OTHER_DEFAULTS, *OTHER_PLACES]])
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new, _ in [*OTHER_DEFAULTS, *OTHER_PLACES, *OTHER_NAMES]])
 def test_a_description_of_before_refuses_nothing_for_what_it_lacks(old: Any, new: Any) -> None:
     app_of(new).check_schema(without(kept_of(old), NEW_MARKS))
 
@@ -107,7 +122,7 @@ def test_upgrade_is_asked_where_nothing_stored_can_be_read() -> None:
     app_of(tagged, upgrade=lambda stored: tagged(*stored)).check_schema(kept_of(AB))
 
 
-NEW_MARKS = {"leaves_out", "tag", "names"}
+NEW_MARKS = {"leaves_out", "tag", "names", "members"}
 
 
 def without(kept: Any, names: set[str]) -> Any:
@@ -236,12 +251,24 @@ class All(msgspec.Struct, omit_defaults=True):
     e: None = None
 
 
+def test_a_generic_class_in_a_union_is_looked_into() -> None:
+    other = msgspec.defstruct("Boxed", [("z", int), ("a", list[int], field(default_factory=lambda: [1]))])
+    with pytest.raises(SchemaRefused, match=r"field `a` .* was \[\] and is \[1\] now"):
+        app_of(other | None).check_schema(kept_of(Boxed[int] | None))
+
+
 TAKEN: list[tuple[Any, Any]] = [
     (LEAN, struct(("a", int), ("b", int, 0))),
     (LEAN, lean(("a", int), ("b", float, 0.0), ("c", int, 7))),
     (LEAN, lean(("a", int))),
     (struct(("a", int), ("b", int, 0)), lean(("a", int), ("b", int, 5))),
     (One | Letter, Letter | One | Two),
+    (list[A1], list[enum.IntEnum("E", {"B": 2, "A": 1, "C": 3})]),
+    (list[A1], list[enum.IntEnum("E", {"FIRST": 1, "B": 2})]),
+    (list[A1], list[Literal[1, 2]]),
+    (list[A1], list[int]),
+    (U1, U2 | U1),
+    (U1, msgspec.defstruct("Renamed", [("a", int)], tag="s") | U2),
     (MAYBE, struct(("a", int | str | UnsetType, UNSET))),
     (One | Two, Two | One | None),
     (One, One | Two),
