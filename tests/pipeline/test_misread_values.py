@@ -297,6 +297,8 @@ KEYS: list[tuple[Any, Any, str]] = [
         tuple[str, array(("b", int), ("a", int, 0))],
         r"the items of field `\[1\]` are stored as `a`, `b`, and",
     ),
+    (tuple[str, A1], tuple[str, enum.IntEnum("E", {"A": 2, "B": 1})], r"field `\[1\]`: 1 was A and is B now"),
+    (U1 | U2, SWAPPED1 | SWAPPED2, "'s' was U1 and is U2 now"),
 ]
 
 
