@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_origin
 
-import msgspec
 from msgspec import NODEFAULT, inspect
 
 from pipeline.values.key_forms import kinds_within
 from pipeline.values.schemas import Schema, choices, field, is_constrained
+from pipeline.values.stored_forms import as_json, in_order
 
 LEFT_OUT, LEFT = "left_out", "unset"  # a schema's word for what this is of, and a field's default that is no value
 _NUMBERS = ("integer", "number")
@@ -74,7 +74,7 @@ class _Comparison:
                 return f"{field(_inside(path, name))} is stored with each and is gone now, so none of them is found again; keep it"
             if (why := self.problem(before[name], now[name], _inside(path, name), seen)) is not None:
                 return why
-            if self._is_ordered and were.get(name, _NEVER) != are.get(name, _NEVER):
+            if self._is_ordered and _default(were, name, now[name]) != _default(are, name, now[name]):
                 return (
                     f"{field(_inside(path, name))} is left out of {_where(are, name)}, and was of {_where(were, name)}, so those are not found "
                     "again; change it back"
@@ -131,6 +131,13 @@ def _numbers(schema: Schema) -> frozenset[str]:
     return frozenset({"integer"} if any(type(value) is int for value in values) else ())
 
 
+def _default(left: Mapping[str, Any], name: str, schema: Schema) -> Any:
+    """What a field has where it is left out. Sets were described in any order, and numbers that JSON has none of."""
+    if name not in left:
+        return _NEVER
+    return in_order(as_json(left[name]), schema)
+
+
 def _where(left: Mapping[str, Any], name: str) -> str:
     return (
         "none"
@@ -165,7 +172,7 @@ def left_out(type_: Any) -> dict[str, dict[str, Any]]:
         fields = found.setdefault(cls.__name__, {})
         for one in kind.fields:
             if omits and one.default is not NODEFAULT:
-                fields[one.encode_name] = msgspec.to_builtins(one.default, str_keys=True)
+                fields[one.encode_name] = as_json(one.default)
             elif not one.required and one.default is NODEFAULT and one.default_factory is NODEFAULT:
                 fields[one.encode_name] = LEFT  # its default is UNSET
     return {name: fields for name, fields in found.items() if fields}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.values.schemas import Schema, choices, field, json_type
-from pipeline.values.stored_forms import HOLDS, KEYS, LEAVES, MEMBERS, NAMES, TAG, as_json
+from pipeline.values.stored_forms import HOLDS, KEYS, LEAVES, MEMBERS, NAMES, TAG, as_json, in_order
 
 _REST = "additionalProperties"
 _Seen = frozenset[tuple[str, str]]
@@ -125,9 +125,8 @@ def _left_out(old: Schema, new: Schema, name: str, place: str) -> str | None:
     was, one = old[LEAVES][name], new["properties"][name]
     now = new.get(LEAVES, {}).get(name)
     if now is None and "default" in one:
-        found = as_json(one["default"])
-        now = [as_json(set(found)) if one.get("uniqueItems") and found else found]
-    if now == was:
+        now = [as_json(one["default"])]
+    if now is not None and [in_order(value, one) for value in now] == [in_order(value, one) for value in was]:
         return None
     is_now = "what a function makes" if now is None else _default(now)
     return (

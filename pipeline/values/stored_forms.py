@@ -80,6 +80,11 @@ def as_json(value: Any) -> Any:
         return None
 
 
+def in_order(value: Any, schema: Schema) -> Any:
+    """A default of that schema; a set of which came in any order."""
+    return sorted(value, key=msgspec.json.encode) if schema.get("uniqueItems") and isinstance(value, list) else value
+
+
 def _leaves(kind: Any) -> dict[str, list[Any]]:
     if not isinstance(kind, kinds.StructType | kinds.DataclassType):
         return {}
