@@ -30,17 +30,17 @@ _DIGITS, _SEPARATORS = re.compile(r"\d+"), re.compile(r"[._-]+")
 
 
 async def prepare_and_say(
-    log: GroupLog, app: App, url: str, say: Callable[[str], object], written: str = ""
+    log: GroupLog, app: App, url: str, say: Callable[[str], object], written: str = "", *, runs: bool = True
 ) -> Prepared:
     """`prepare`, and what is to be said of it: of topics that are made or keep what they have, of tables that begin empty. Raises what
-    `what_is_made` does."""
+    `what_is_made` does. `runs`: whether who asks is about to run tasks."""
     await refuse_half_done(log, app.id)
     lines = [
         await what_is_made(log, app, url, written),
         *await what_begins_empty(log, app),
         *await what_keeps_its_partitions(log, app),
     ]
-    prepared = await prepare(log, app)
+    prepared = await prepare(log, app, runs=runs)
     for line in filter(None, lines):
         say(line)
     return prepared

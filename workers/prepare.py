@@ -17,6 +17,7 @@ from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicSpec
 from workers.errors import AppRefused
+from workers.moved_pieces import refuse_beside_others
 from workers.others_topics import refuse_written
 from workers.same_topics import refuse_others, topics_there
 
@@ -76,13 +77,15 @@ class Prepared:
         return {self.changelog(task.id, table) for task in self.tasks() for table in self.subtopology(task.id).tables}
 
 
-async def prepare(log: GroupLog, app: App) -> Prepared:
-    """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch."""
-    while (topology := await _fitting(log, app)) is None:
+async def prepare(log: GroupLog, app: App, *, runs: bool = True) -> Prepared:
+    """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch. Without `runs`, for what
+    runs no task, a version that moves pieces of the one before leaves both as they are: the next start of that one is to find its own."""
+    while (fitting := await _fitting(log, app, runs)) is None:
         pass
+    topology, compared = fitting
     topics = await log.topics(list(topology.topics))
     prepared = Prepared(app, topology, topics, await _begun(log, app, topology, topics))
-    await _described(log, app, topology)
+    await _described(log, app, topology, compared, runs)
     return prepared
 
 
@@ -151,11 +154,14 @@ async def _refuse_other_numbers(
             raise AppRefused(why)
 
 
-async def _fitting(log: GroupLog, app: App) -> Topology | None:
-    """The topology with the counts that topics have; those that were missing are there, and the log keeps the numbers, which no app
-    that is refused leaves there. None where another process has made one of these topics, which has grown, or numbered a version of its
-    own, since this one looked: look again. What is new is then numbered after what that one's version has."""
+async def _fitting(log: GroupLog, app: App, runs: bool) -> tuple[Topology, bytes | None] | None:
+    """The topology with the counts that topics have, and the description that it was compared with; topics that were missing are there,
+    and the log keeps the numbers, which no app that is refused leaves there. None where another process has made one of these topics,
+    which has grown, or numbered a version of its own, since this one looked: look again. What is new is then numbered after what that
+    one's version has."""
     kept_numbers, topology, existing = await found(log, app)
+    described = await log.metadata(app.id, DESCRIPTION, "app")
+    moves = await _moves(log, app, topology, described, runs)
     for name, topic in sorted(topology.topics.items()):
         if name not in existing:
             try:
@@ -164,15 +170,31 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
             except TopicMismatch:
                 return None
     numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
-    if numbering != kept_numbers and not await log.replace_metadata(app.id, NUMBERING, "app", kept_numbers, numbering):
+    is_kept = numbering == kept_numbers or (moves and not runs)
+    if not is_kept and not await log.replace_metadata(app.id, NUMBERING, "app", kept_numbers, numbering):
         return None
-    return topology
+    return topology, described
 
 
-async def _described(log: GroupStore, app: App, topology: Topology) -> None:
-    """What tools without the code need, of this version and of those before it."""
+async def _moves(log: GroupStore, app: App, topology: Topology, described: bytes | None, runs: bool) -> bool:
+    """Whether this version moves pieces of the one that is described. Raises AppRefused where it is to run beside that one."""
+    from pipeline.definitions.describe import moved  # commands without an app need none of it
+
+    moves = moved(topology, json.loads(described)) if described else []
+    if runs:
+        await refuse_beside_others(log, app.id, moves)
+    return bool(moves)
+
+
+async def _described(log: GroupStore, app: App, topology: Topology, compared: bytes | None, runs: bool) -> None:
+    """What tools without the code need, of this version and of those before it. `compared`: the description that this version does not
+    run beside; one that came meanwhile is of a version that began at the same moment."""
     while True:
         kept = await log.metadata(app.id, DESCRIPTION, "app")
+        if kept != compared or not runs:
+            if await _moves(log, app, topology, kept, runs) and not runs:
+                return
+            compared = kept
         description = json.dumps(app.describe(topology, json.loads(kept) if kept else None), sort_keys=True).encode()
         if description == kept or await log.replace_metadata(app.id, DESCRIPTION, "app", kept, description):
             return

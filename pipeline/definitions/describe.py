@@ -7,7 +7,7 @@ no code: `query`, `status` and `consume` encode keys and decode values from it a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.definitions.declarations import Declarations
@@ -109,15 +109,37 @@ def _types(of: Stored[Any] | Topic[Any, Any]) -> dict[str, Any]:
 
 def with_others(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
     """`described`, and what only other versions of the app have: a mixed group runs both, and what was stored under a
-    name once stays stored in its type."""
+    name once stays stored in its type. Subtopologies that only those have are marked `earlier`."""
     numbers = {sub["number"] for sub in described["subtopologies"]}
-    others = [sub for sub in kept.get("subtopologies", ()) if sub["number"] not in numbers]
+    others = [{**sub, "earlier": True} for sub in kept.get("subtopologies", ()) if sub["number"] not in numbers]
     return {
         **described,
         "topics": {**kept.get("topics", {}), **described["topics"]},
         "tables": {**kept.get("tables", {}), **described["tables"]},
         "subtopologies": sorted([*described["subtopologies"], *others], key=lambda sub: int(sub["number"])),
     }
+
+
+def moved(topology: Topology, kept: Mapping[str, Any]) -> list[str]:
+    """What is in another subtopology than in the version described last (`kept`): a line of the topics and tables for each pair of
+    numbers. What that version did not have is not compared, nor what this one does not have."""
+    before: dict[str, set[int]] = {}
+    for sub in kept.get("subtopologies", ()):
+        for name in () if "earlier" in sub else _names(sub["sources"], sub["tables"]):
+            before.setdefault(name, set()).add(int(sub["number"]))
+    found: dict[tuple[int, int], list[str]] = {}
+    for piece in topology.subtopologies:
+        for name in _names(piece.sources, piece.tables):
+            if name in before and piece.number not in before[name]:
+                found.setdefault((min(before[name]), piece.number), []).append(name)
+    return [
+        f"{' and '.join(names)} {'moves' if len(names) == 1 else 'move'} from subtopology {old} to {new}"
+        for (old, new), names in sorted(found.items())
+    ]
+
+
+def _names(sources: Iterable[str], tables: Iterable[str]) -> list[str]:
+    return [*(f"topic {name}" for name in sources), *(f"table {name}" for name in tables)]
 
 
 def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:

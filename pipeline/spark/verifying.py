@@ -126,7 +126,7 @@ async def audit(
         described = await description(log, app.id)
         await refuse_half_done(log, app.id)
         await refuse_repartitioned(log, app.id, "an audit")
-        prepared = await prepare_and_say(log, app, log_url, say)
+        prepared = await prepare_and_say(log, app, log_url, say, runs=False)
         await refuse_without_history(log, prepared, chosen)
         bases = await _bases(log, prepared, wanted.snapshots)
         moment = await moment_of(log, prepared)

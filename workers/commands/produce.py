@@ -149,7 +149,7 @@ async def _produce(
     log = await open_log(url, create=True)
     try:
         say = partial(print, file=sys.stderr, flush=True)
-        prepared = await prepare_and_say(log, app, url, say, topic.topic)
+        prepared = await prepare_and_say(log, app, url, say, topic.topic, runs=False)
         info = prepared.topics[topic.topic]
         partitions, look = info.partitions, old_records(url, app.id, info, wall_ms(), say)
         reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)

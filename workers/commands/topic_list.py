@@ -120,7 +120,7 @@ async def _created(args: Any) -> dict[str, Any]:
         before = await log.topics([*app.topology().topics])
         for line in await what_begins_empty(log, app):
             print(f"warning: {line}", file=sys.stderr)
-        prepared = await prepare(log, app)
+        prepared = await prepare(log, app, runs=False)
     finally:
         await log.close()
     made = {name: info.partitions for name, info in prepared.topics.items() if name not in before}

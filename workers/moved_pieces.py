@@ -1,0 +1,40 @@
+"""A new version of an app that has a topic or a table in another subtopology than the version before: such an upgrade cannot be rolled.
+
+One rule: what both versions run has one number, or they do not run at once. A task is fenced by its own owner record alone, so tasks of
+two numbers would both read that topic, and both write that changelog. Asked by `prepare`, before it writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from orchestrator.coordinator.election import Election, Seen
+from state.log.group_store import GroupStore
+from workers.errors import AppRefused
+
+LOOK_S = 0.1
+
+
+async def refuse_beside_others(log: GroupStore, application: str, moved: Sequence[str]) -> None:
+    """Raises AppRefused where something has moved, and a group runs that has the version before. Takes as long as a candidate waits for
+    a beat where something has moved and nothing runs, unless there never was a group."""
+    if moved and await _is_coordinated(log, application):
+        raise AppRefused(
+            f"'{application}': {', '.join(moved)} in this version, and instances of the version before run: tasks of both would process "
+            "the same records, so this upgrade cannot be rolled; stop all instances of that version first, and start this one then: "
+            "positions and state go on under its tasks"
+        )
+
+
+async def _is_coordinated(log: GroupStore, application: str) -> bool:
+    """Whether the lease of the group has a beat, by the clock of the loop. One that was given back stands still."""
+    election, clock = Election(), asyncio.get_running_loop()
+    while (found := await log.lease(application)) is not None:
+        seen = Seen(found.term, found.beat)
+        if election.has_moved(seen):
+            return True
+        if election.look(seen, int(clock.time() * 1000)):
+            return False
+        await asyncio.sleep(LOOK_S)
+    return False
