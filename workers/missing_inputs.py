@@ -18,6 +18,7 @@ from orchestrator.errors import WrongUse
 from pipeline.errors import PipelineError
 from state.log.protocol import GroupLog
 from workers.kept_partitions import what_keeps_its_partitions
+from workers.left_rekeys import what_is_left_unread
 from workers.prepare import DESCRIPTION, NUMBERING, Prepared, prepare, refuse_half_done
 from workers.renamed_tables import what_begins_empty
 
@@ -32,13 +33,14 @@ _DIGITS, _SEPARATORS = re.compile(r"\d+"), re.compile(r"[._-]+")
 async def prepare_and_say(
     log: GroupLog, app: App, url: str, say: Callable[[str], object], written: str = "", *, runs: bool = True
 ) -> Prepared:
-    """`prepare`, and what is to be said of it: of topics that are made or keep what they have, of tables that begin empty. Raises what
-    `what_is_made` does. `runs`: whether who asks is about to run tasks."""
+    """`prepare`, and what is to be said of it: of topics that are made or keep what they have, of tables that begin empty, of records
+    that nothing reads. Raises what `what_is_made` does. `runs`: whether who asks is about to run tasks."""
     await refuse_half_done(log, app.id)
     lines = [
         await what_is_made(log, app, url, written),
         *await what_begins_empty(log, app),
         *await what_keeps_its_partitions(log, app),
+        *(await what_is_left_unread(log, app) if runs else ()),
     ]
     prepared = await prepare(log, app, runs=runs)
     for line in filter(None, lines):
