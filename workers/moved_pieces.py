@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from orchestrator.coordinator.election import Election, Seen
+from orchestrator.coordinator.election import LEASE_TIMEOUT_MS, Election, Seen
 from state.log.group_store import GroupStore
 from workers.errors import AppRefused
 
 LOOK_S = 0.1
+# Longer than a candidate waits: where the coordinator was killed, another instance of the version before takes its place by then.
+STILL_MS = LEASE_TIMEOUT_MS + 2_000
 
 
 async def refuse_beside_others(log: GroupStore, application: str, moved: Sequence[str]) -> None:
-    """Raises AppRefused where something has moved, and a group runs that has the version before. Takes as long as a candidate waits for
-    a beat where something has moved and nothing runs, unless there never was a group."""
+    """Raises AppRefused where something has moved, and a group runs that has the version before. Takes as long as
+    a beat is waited for where something has moved and nothing runs, unless there never was a group."""
     if moved and await _is_coordinated(log, application):
         raise AppRefused(
             f"'{application}': {', '.join(moved)} in this version, and instances of the version before run: tasks of both would process "
@@ -28,8 +30,9 @@ async def refuse_beside_others(log: GroupStore, application: str, moved: Sequenc
 
 
 async def _is_coordinated(log: GroupStore, application: str) -> bool:
-    """Whether the lease of the group has a beat, by the clock of the loop. One that was given back stands still."""
-    election, clock = Election(), asyncio.get_running_loop()
+    """Whether the lease of the group has a beat, by the clock of the loop. One that was given back stands still, until another
+    instance takes it."""
+    election, clock = Election(STILL_MS), asyncio.get_running_loop()
     while (found := await log.lease(application)) is not None:
         seen = Seen(found.term, found.beat)
         if election.has_moved(seen):

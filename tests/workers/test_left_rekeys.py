@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from orchestrator import App
-from orchestrator.coordinator import election
 from state.log.group_store import OwnerRecord
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TaskCommit
 from tests.workers.test_moved_pieces import by_key
+from workers import moved_pieces
 from workers.missing_inputs import prepare_and_say
 
 OLD = "rolled-by-repartition"
@@ -46,7 +46,7 @@ async def read_up_to(log: MemoryLog, position: int) -> None:
 async def test_records_that_nothing_will_read_are_said_until_they_are_read(
     new: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election.Election.__init__, "__defaults__", (200,))
+    monkeypatch.setattr(moved_pieces, "STILL_MS", 200)
     log = MemoryLog(markers=False)
     assert await said(log, by_key(True)) == []
     assert await said(log, new) == [], "none waits"

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from orchestrator import App
-from orchestrator.coordinator import election
+from orchestrator.coordinator.election import LEASE_TIMEOUT_MS
 from state.log.group_store import Lease, MetadataKind
 from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog
 from state.log.sqlite import open_sqlite
+from workers import moved_pieces
 from workers.errors import AppRefused
+from workers.instance import candidate
 from workers.missing_inputs import prepare_and_say
 from workers.prepare import DESCRIPTION, NUMBERING, prepare
 
@@ -117,7 +119,7 @@ async def test_it_is_refused_while_the_version_before_runs(old: App, new: App, l
 @pytest.mark.parametrize("begins", ["never ran", "stopped"])
 async def test_it_is_taken_where_nothing_runs(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of it that come then are beside their own version, and one of the version before is refused in turn."""
-    monkeypatch.setattr(election.Election.__init__, "__defaults__", (200,))
+    monkeypatch.setattr(moved_pieces, "STILL_MS", 200)
     log = MemoryLog()
     await prepare(log, joined())
     if begins == "stopped":
@@ -130,6 +132,20 @@ async def test_it_is_taken_where_nothing_runs(begins: str, monkeypatch: pytest.M
             await prepare(log, joined())
         await prepare(log, apart())
     await prepare(log, joined())
+
+
+async def test_a_group_whose_coordinator_was_killed_runs_still() -> None:
+    """Another instance takes its place within the time that a candidate waits."""
+    log = MemoryLog()
+    await prepare(log, joined())
+    async with running(log):
+        pass
+    starting = asyncio.create_task(prepare(log, apart()))
+    await asyncio.wait([starting], timeout=0.2)
+    async with running(log):
+        with pytest.raises(AppRefused, match="move from subtopology"):
+            await starting
+    assert moved_pieces.STILL_MS > LEASE_TIMEOUT_MS + 1_000 * candidate.LOOK_S
 
 
 async def test_a_piece_more_or_less_is_rolled() -> None:
