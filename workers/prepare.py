@@ -119,9 +119,19 @@ async def refuse_repartitioned(log: GroupStore, application: str, what: str) -> 
         )
 
 
-async def found(log: GroupLog, app: App) -> tuple[bytes | None, Topology, Mapping[str, TopicInfo]]:
-    """The numbers that the log keeps, the topology by them with the counts that topics have, and those of its topics that are there.
-    Nothing is made. Raises AppRefused where the app does not fit."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The numbers and the description that the log keeps, the topology by those numbers with the counts that topics have, and those of
+    its topics that are there."""
+
+    numbers: bytes | None
+    described: bytes | None
+    topology: Topology
+    existing: Mapping[str, TopicInfo]
+
+
+async def found(log: GroupLog, app: App) -> Found:
+    """What is there before a start. Nothing is made. Raises AppRefused where the app does not fit."""
     kept_numbers = await log.metadata(app.id, NUMBERING, "app")
     try:
         topology = app.topology(json.loads(kept_numbers) if kept_numbers else None)
@@ -139,7 +149,7 @@ async def found(log: GroupLog, app: App) -> tuple[bytes | None, Topology, Mappin
         raise AppRefused(str(error)) from error
     await refuse_others(log, topology, existing)
     await refuse_written(log, topology, DESCRIPTION)
-    return kept_numbers, topology, existing
+    return Found(kept_numbers, described, topology, existing)
 
 
 async def _refuse_other_numbers(
@@ -159,21 +169,21 @@ async def _fitting(log: GroupLog, app: App, runs: bool) -> tuple[Topology, bytes
     and the log keeps the numbers, which no app that is refused leaves there. None where another process has made one of these topics,
     which has grown, or numbered a version of its own, since this one looked: look again. What is new is then numbered after what that
     one's version has."""
-    kept_numbers, topology, existing = await found(log, app)
-    described = await log.metadata(app.id, DESCRIPTION, "app")
-    moves = await _moves(log, app, topology, described, runs)
+    there = await found(log, app)
+    topology = there.topology
+    moves = await _moves(log, app, topology, there.described, runs)
     for name, topic in sorted(topology.topics.items()):
-        if name not in existing:
+        if name not in there.existing:
             try:
                 kept = Retention(topic.retention_ms, topic.retention_bytes)
                 await log.create_topic(TopicSpec(name, topic.partitions, topic.kind, kept))
             except TopicMismatch:
                 return None
     numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
-    is_kept = numbering == kept_numbers or (moves and not runs)
-    if not is_kept and not await log.replace_metadata(app.id, NUMBERING, "app", kept_numbers, numbering):
+    is_kept = numbering == there.numbers or (moves and not runs)
+    if not is_kept and not await log.replace_metadata(app.id, NUMBERING, "app", there.numbers, numbering):
         return None
-    return topology, described
+    return topology, there.described
 
 
 async def _moves(log: GroupStore, app: App, topology: Topology, described: bytes | None, runs: bool) -> bool:
