@@ -199,13 +199,17 @@ async def _moves(log: GroupStore, app: App, topology: Topology, described: bytes
 async def _described(log: GroupStore, app: App, topology: Topology, compared: bytes | None, runs: bool) -> None:
     """What tools without the code need, of this version and of those before it. `compared`: the description that this version does not
     run beside; one that came meanwhile is of a version that began at the same moment."""
+    from pipeline.definitions.describe import beside  # commands without an app need none of it
+
     while True:
         kept = await log.metadata(app.id, DESCRIPTION, "app")
         if kept != compared or not runs:
             if await _moves(log, app, topology, kept, runs) and not runs:
                 return
             compared = kept
-        description = json.dumps(app.describe(topology, json.loads(kept) if kept else None), sort_keys=True).encode()
+        before = json.loads(kept) if kept else {}
+        now = app.describe(topology, before)
+        description = json.dumps(now if runs else beside(now, before), sort_keys=True).encode()
         if description == kept or await log.replace_metadata(app.id, DESCRIPTION, "app", kept, description):
             return
 

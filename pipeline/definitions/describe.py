@@ -120,6 +120,12 @@ def with_others(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[s
     }
 
 
+def beside(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """`described`, by what runs no task: the subtopologies that the version which ran last has (`kept`) stay as they are."""
+    there = {int(sub["number"]): sub for group in (described, kept) for sub in group.get("subtopologies", ())}
+    return {**described, "subtopologies": [sub for _, sub in sorted(there.items())]}
+
+
 def moved(topology: Topology, kept: Mapping[str, Any]) -> list[str]:
     """What is in another subtopology than in the version described last (`kept`): a line of the topics and tables for each pair of
     numbers. What that version did not have is not compared, nor what this one does not have."""

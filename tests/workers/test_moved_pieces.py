@@ -185,6 +185,19 @@ async def test_what_runs_no_task_is_taken_and_leaves_what_the_running_version_go
             await prepare(log, apart())
 
 
+@pytest.mark.parametrize(
+    ("now", "next_"), [(joined(), apart()), (apart(), joined())], ids=["less in a piece", "a piece less"]
+)
+async def test_a_producer_of_an_older_version_hides_nothing_of_the_running_one(now: App, next_: App) -> None:
+    log, older = MemoryLog(), version(p=("A", "T1"))
+    await prepare(log, older)
+    await prepare(log, now)
+    async with running(log):
+        await prepare(log, older, runs=False)
+        with pytest.raises(AppRefused, match="topic B and table T2 move from subtopology"):
+            await prepare(log, next_)
+
+
 class Outrun(MemoryLog):
     """Another version prepares between the look of this one at the description and its own."""
 
