@@ -7,7 +7,7 @@ two numbers would both read that topic, and both write that changelog. Asked by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from orchestrator.coordinator.election import LEASE_TIMEOUT_MS, Election, Seen
 from state.log.group_store import GroupStore
@@ -18,12 +18,15 @@ LOOK_S = 0.1
 STILL_MS = LEASE_TIMEOUT_MS + 2_000
 
 
-async def refuse_beside_others(log: GroupStore, application: str, moved: Sequence[str]) -> None:
+async def refuse_beside_others(
+    log: GroupStore, application: str, moved: Sequence[str], moved_now: Callable[[], Awaitable[Sequence[str]]]
+) -> None:
     """Raises AppRefused where something has moved, and a group runs that has the version before. Takes as long as
-    a beat is waited for where something has moved and nothing runs, unless there never was a group."""
-    if moved and await _is_coordinated(log, application):
+    a beat is waited for where something has moved and nothing runs, unless there never was a group. `moved_now` is asked where there is
+    a beat: it may be of this version, whose first instance has begun meanwhile."""
+    if moved and await _is_coordinated(log, application) and (left := await moved_now()):
         raise AppRefused(
-            f"'{application}': {', '.join(moved)} in this version, and instances of the version before run: tasks of both would process "
+            f"'{application}': {', '.join(left)} in this version, and instances of the version before run: tasks of both would process "
             "the same records, so this upgrade cannot be rolled; stop all instances of that version first, and start this one then: "
             "positions and state go on under its tasks"
         )

@@ -190,9 +190,15 @@ async def _moves(log: GroupStore, app: App, topology: Topology, described: bytes
     """Whether this version moves pieces of the one that is described. Raises AppRefused where it is to run beside that one."""
     from pipeline.definitions.describe import moved  # commands without an app need none of it
 
-    moves = moved(topology, json.loads(described)) if described else []
+    def than_in(kept: bytes | None) -> list[str]:
+        return moved(topology, json.loads(kept)) if kept else []
+
+    async def than_now() -> list[str]:
+        return than_in(await log.metadata(app.id, DESCRIPTION, "app"))
+
+    moves = than_in(described)
     if runs:
-        await refuse_beside_others(log, app.id, moves)
+        await refuse_beside_others(log, app.id, moves, than_now)
     return bool(moves)
 
 

@@ -121,18 +121,22 @@ def with_others(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[s
 
 
 def beside(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """`described`, by what runs no task: the subtopologies that the version which ran last has (`kept`) stay as they are."""
-    there = {int(sub["number"]): sub for group in (described, kept) for sub in group.get("subtopologies", ())}
+    """`described`, by what runs no task: the subtopologies that the version which ran last has (`kept`) stay as they are, and others
+    are marked `planned`: nothing has run them."""
+    ours = [{**sub, "planned": True} for sub in described["subtopologies"]]
+    there = {int(sub["number"]): sub for sub in (*ours, *kept.get("subtopologies", ()))}
     return {**described, "subtopologies": [sub for _, sub in sorted(there.items())]}
 
 
 def moved(topology: Topology, kept: Mapping[str, Any]) -> list[str]:
-    """What is in another subtopology than in the version described last (`kept`): a line of the topics and tables for each pair of
-    numbers. What that version did not have is not compared, nor what this one does not have."""
+    """What is in another subtopology than in the version that ran last (`kept`), or than in one before where that does not have it, which
+    may still run: a line of the topics and tables for each pair of numbers. What this one does not have is not compared."""
+    earlier: dict[str, set[int]] = {}
     before: dict[str, set[int]] = {}
     for sub in kept.get("subtopologies", ()):
-        for name in () if "earlier" in sub else _names(sub["sources"], sub["tables"]):
-            before.setdefault(name, set()).add(int(sub["number"]))
+        for name in () if "planned" in sub else _names(sub["sources"], sub["tables"]):
+            (earlier if "earlier" in sub else before).setdefault(name, set()).add(int(sub["number"]))
+    before = {**earlier, **before}
     found: dict[tuple[int, int], list[str]] = {}
     for piece in topology.subtopologies:
         for name in _names(piece.sources, piece.tables):

@@ -8,12 +8,13 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, get_origin
 
 from msgspec import NODEFAULT, inspect
 
 from pipeline.values.key_forms import kinds_within
-from pipeline.values.schemas import Schema, choices, field, is_constrained
+from pipeline.values.schemas import Schema, Verdicts, choices, field, is_constrained
 from pipeline.values.stored_forms import as_json, in_order
 
 LEFT_OUT, LEFT = "left_out", "unset"  # a schema's word for what this is of, and a field's default that is no value
@@ -27,17 +28,18 @@ def rewritten(old: Schema | None, new: Schema | None, type_: Any, *, is_ordered:
     None where it would not. `is_ordered`: `old` has its fields in the order in which they are written."""
     if old is None or new is None or (old == new and not is_ordered):  # dicts are equal in any order
         return None
-    return _Comparison(old, new, type_, is_ordered=is_ordered).problem(old, new, "", frozenset())
+    return _Comparison(old, new, type_, is_ordered=is_ordered).problem(old, new, "")
 
 
 class _Comparison:
     def __init__(self, old: Schema, new: Schema, type_: Any, *, is_ordered: bool) -> None:
         self._old_parts, self._new_parts = old.get("$defs", {}), new.get("$defs", {})
         self._is_ordered = is_ordered
+        self._verdicts = Verdicts()
         self._was_left_out: Mapping[str, Any] = old.get(LEFT_OUT, {})
         self._left_out = left_out(type_)
 
-    def problem(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def problem(self, old: Schema, new: Schema, path: str) -> str | None:
         before, now = choices(old, self._old_parts), choices(new, self._new_parts)
         if (why := _scalars([one for _, one in before], [one for _, one in now], path)) is not None:
             return why
@@ -45,26 +47,26 @@ class _Comparison:
             found: list[str | None] = []
             for to, other in now:
                 if other.get("type") == one.get("type"):
-                    # A type that contains itself is judged where it was met first.
-                    is_known = bool(of and to) and (of, to) in seen
-                    found.append(None if is_known else self._same(one, other, path, seen | {(of, to)}))
+                    found.append(self._verdicts.of((of, to), partial(self._same, one, other, path)))
+                    if found[-1] is None:
+                        break
             if found and None not in found:
                 return found[0]
         return None
 
-    def _same(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def _same(self, old: Schema, new: Schema, path: str) -> str | None:
         if old.get("type") == "array":
-            return self._array(old, new, path, seen)
-        return self._object(old, new, path, seen) if old.get("type") == "object" else None
+            return self._array(old, new, path)
+        return self._object(old, new, path) if old.get("type") == "object" else None
 
-    def _both(self, old: Any, new: Any, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def _both(self, old: Any, new: Any, path: str) -> str | None:
         are_given = isinstance(old, Mapping) and isinstance(new, Mapping)
-        return self.problem(old, new, f"{path}[...]", seen) if are_given else None
+        return self.problem(old, new, f"{path}[...]") if are_given else None
 
-    def _object(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def _object(self, old: Schema, new: Schema, path: str) -> str | None:
         before, now = old.get("properties"), new.get("properties")
         if before is None or now is None:
-            return self._both(old.get("additionalProperties"), new.get("additionalProperties"), path, seen)
+            return self._both(old.get("additionalProperties"), new.get("additionalProperties"), path)
         were, are = (
             of.get(str(one.get("title")).partition("[")[0], {})
             for of, one in ((self._was_left_out, old), (self._left_out, new))
@@ -72,7 +74,7 @@ class _Comparison:
         for name in before:
             if name not in now:
                 return f"{field(_inside(path, name))} is stored with each and is gone now, so none of them is found again; keep it"
-            if (why := self.problem(before[name], now[name], _inside(path, name), seen)) is not None:
+            if (why := self.problem(before[name], now[name], _inside(path, name))) is not None:
                 return why
             if self._is_ordered and _default(were, name, now[name]) != _default(are, name, now[name]):
                 return (
@@ -91,18 +93,16 @@ class _Comparison:
             )
         return None
 
-    def _array(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def _array(self, old: Schema, new: Schema, path: str) -> str | None:
         before, now = old.get("prefixItems"), new.get("prefixItems")
         if old.get("uniqueItems") != new.get("uniqueItems"):
             return f"{field(path) if path else 'each'} was {_collection(old)} and is {_collection(new)} now, which are written in another order; change it back"
         if before is None or now is None:
-            return self._both(old.get("items"), new.get("items"), path, seen)
+            return self._both(old.get("items"), new.get("items"), path)
         if len(before) != len(now):
             where = field(path) if path else "each"
             return f"{where} was stored with {_items(before)} and has {_items(now)} now, so none of them is found again; change it back"
-        parts = [
-            self.problem(*pair, f"{path}[{place}]", seen) for place, pair in enumerate(zip(before, now, strict=True))
-        ]
+        parts = [self.problem(*pair, f"{path}[{place}]") for place, pair in enumerate(zip(before, now, strict=True))]
         return next((why for why in parts if why is not None), None)
 
 

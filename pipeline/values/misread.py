@@ -8,13 +8,13 @@ them, refuses nothing. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from pipeline.values.schemas import Schema, choices, field, json_type
+from pipeline.values.schemas import Schema, Verdicts, choices, field, json_type
 from pipeline.values.stored_forms import HOLDS, KEYS, LEAVES, MEMBERS, NAMES, TAG, as_json, in_order
 
 _REST = "additionalProperties"
-_Seen = frozenset[tuple[str, str]]
 
 
 def misread(old: Schema | None, new: Schema | None) -> str | None:
@@ -22,14 +22,15 @@ def misread(old: Schema | None, new: Schema | None) -> str | None:
     the marks that their versions made."""
     if old is None or new is None or old == new:
         return None
-    return _Comparison(old, new).problem(old, new, "", frozenset())
+    return _Comparison(old, new).problem(old, new, "")
 
 
 class _Comparison:
     def __init__(self, old: Schema, new: Schema) -> None:
         self._old_parts, self._new_parts = old.get("$defs", {}), new.get("$defs", {})
+        self._verdicts = Verdicts()
 
-    def problem(self, old: Any, new: Any, path: str, seen: _Seen) -> str | None:
+    def problem(self, old: Any, new: Any, path: str) -> str | None:
         if not isinstance(old, Mapping) or not isinstance(new, Mapping):
             return None
         before, now = choices(old, self._old_parts), choices(new, self._new_parts)
@@ -40,46 +41,47 @@ class _Comparison:
             for to, other in now:
                 tags = {one.get(TAG), other.get(TAG)} - {None}
                 if other.get("type") == one.get("type") and len(tags) < 2:
-                    is_known = bool(of and to) and (of, to) in seen  # a type that contains itself
-                    found.append(None if is_known else self._same(one, other, path, seen | {(of, to)}))
+                    found.append(self._verdicts.of((of, to), partial(self._same, one, other, path)))
+                    if found[-1] is None:
+                        break
             if found and None not in found:  # of what has no marks of its tag it may be any
                 return found[0]
         return None
 
-    def _same(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
+    def _same(self, old: Schema, new: Schema, path: str) -> str | None:
         if MEMBERS in old and MEMBERS in new:
             why = _swapped(old[MEMBERS], new[MEMBERS], path)
             return None if why is None else f"{why}; change the values of the enum back"
         if old.get("type") == "string":
             return _text(old, new, path)
         if old.get("type") == "array":
-            return self._array(old, new, path, seen)
-        return self._object(old, new, path, seen) if old.get("type") == "object" else None
+            return self._array(old, new, path)
+        return self._object(old, new, path) if old.get("type") == "object" else None
 
-    def _object(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
+    def _object(self, old: Schema, new: Schema, path: str) -> str | None:
         before, now = old.get("properties"), new.get("properties")
         if before is None or now is None:
-            why = self.problem(old.get(KEYS), new.get(KEYS), f"{path}[key]", seen)
-            return why or self.problem(old.get(_REST), new.get(_REST), f"{path}[...]", seen)
+            why = self.problem(old.get(KEYS), new.get(KEYS), f"{path}[key]")
+            return why or self.problem(old.get(_REST), new.get(_REST), f"{path}[...]")
         if any(name not in before for name in new.get("required", ())):
             return None  # none of them is read: schemas.py refuses it, or upgrade= is asked
         shared = {name: f"{path}.{name}" if path else name for name in now if name in before}
         for name, place in shared.items():
             if name in old.get(LEAVES, {}) and (why := _left_out(old, new, name, place)) is not None:
                 return why
-        found = (self.problem(before[name], now[name], place, seen) for name, place in shared.items())
+        found = (self.problem(before[name], now[name], place) for name, place in shared.items())
         return next((why for why in found if why is not None), None)
 
-    def _array(self, old: Schema, new: Schema, path: str, seen: _Seen) -> str | None:
+    def _array(self, old: Schema, new: Schema, path: str) -> str | None:
         before, now = old.get("prefixItems"), new.get("prefixItems")
         if before is None or now is None:
-            return self.problem(old.get("items"), new.get("items"), f"{path}[...]", seen)
+            return self.problem(old.get("items"), new.get("items"), f"{path}[...]")
         if new.get("minItems", 0) > len(before) or any(map(self._are_apart, before, now)):
             return None  # none of them is read
         if (why := _names(old, new, path)) is not None:
             return why
         pairs = enumerate(zip(before, now, strict=False))
-        found = (self.problem(*pair, f"{path}[{place}]", seen) for place, pair in pairs)
+        found = (self.problem(*pair, f"{path}[{place}]") for place, pair in pairs)
         return next((why for why in found if why is not None), None)
 
     def _are_apart(self, old: Schema, new: Schema) -> bool:

@@ -6,7 +6,8 @@ of the night; what is allowed here every stored value passes. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pipeline.values.stored_forms import ANY_TIME, HOLDS, KEYS, NAIVE_TIME, TIME_OF_DAY
@@ -29,7 +30,23 @@ def unreadable(old: Schema | None, new: Schema | None, *, is_marked: bool = Fals
     the marks of `stored_forms`; else it is of a version before, and says less."""
     if old is None or new is None or old == new:
         return None
-    return _Comparison(old, new, is_marked=is_marked).problem(old, new, "", frozenset())
+    return _Comparison(old, new, is_marked=is_marked).problem(old, new, "")
+
+
+class Verdicts:
+    """Of pairs of named parts in one comparison, each judged once: a type may contain itself, in many ways."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], str | None] = {}
+
+    def of(self, pair: tuple[str, str], judge: Callable[[], str | None]) -> str | None:
+        """What `judge` says of two parts, the first time; of a pair that is being judged, that it is right. "" names none."""
+        if not all(pair):
+            return judge()
+        if pair not in self._found:
+            self._found[pair] = None
+            self._found[pair] = judge()
+        return self._found[pair]
 
 
 class _Comparison:
@@ -37,29 +54,29 @@ class _Comparison:
         self._old_parts = old.get("$defs", {})
         self._new_parts = new.get("$defs", {})
         self._is_marked = is_marked
+        self._verdicts = Verdicts()
 
-    def problem(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def problem(self, old: Schema, new: Schema, path: str) -> str | None:
         pair = (str(old.get("$ref", "")), str(new.get("$ref", "")))
-        if all(pair):
-            if pair in seen:  # a type that contains itself: judged where it was met first
-                return None
-            seen = seen | {pair}
+        return self._verdicts.of(pair, partial(self._judged, old, new, path))
+
+    def _judged(self, old: Schema, new: Schema, path: str) -> str | None:
         named = old
         old, new = resolved(old, self._old_parts), resolved(new, self._new_parts)
         if not is_constrained(new):
             return None
         if "anyOf" in old:
-            problems = [self.problem(choice, new, path, seen) for choice in old["anyOf"]]
+            problems = [self.problem(choice, new, path) for choice in old["anyOf"]]
             return next((problem for problem in problems if problem is not None), None)
         if "anyOf" in new:
-            return self._any_of(named, new["anyOf"], path, seen)
+            return self._any_of(named, new["anyOf"], path)
         if "enum" in new or "const" in new:
             return self._enum(old, new, path)
         old_kind, new_kind = json_type(old), new.get("type")
         if old_kind != new_kind and (old_kind, new_kind) != ("integer", "number"):
             back = f"change it back to {_kind(old)}"
             return f"{field(path)} was {_kind(old)} and is {_kind(new)} now, so what is stored cannot be read; {back}"
-        return self._times(old, new, path) or self._limits(old, new, path) or self._members(old, new, path, seen)
+        return self._times(old, new, path) or self._limits(old, new, path) or self._members(old, new, path)
 
     def _times(self, old: Schema, new: Schema, path: str) -> str | None:
         now = new.get(HOLDS)
@@ -71,7 +88,7 @@ class _Comparison:
             return None
         return f"{field(path)} is a {now} now and was {before or 'any text'}; {_EASE}"
 
-    def _keys(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def _keys(self, old: Schema, new: Schema, path: str) -> str | None:
         now = new.get(KEYS)
         if not now or now == {"type": "string"}:  # which each key is in JSON
             return None
@@ -81,12 +98,14 @@ class _Comparison:
         where = f"{path}[key]" if path else "[key]"
         if not before:
             return f"{field(where)} could be anything and is {_kind(now)} now; {_EASE}"
-        return self.problem(before, now, where, seen)
+        return self.problem(before, now, where)
 
-    def _any_of(self, old: Schema, choices: list[Schema], path: str, seen: frozenset[tuple[str, str]]) -> str | None:
-        problems = [self.problem(old, choice, path, seen) for choice in choices]
-        if any(problem is None for problem in problems):
-            return None
+    def _any_of(self, old: Schema, choices: list[Schema], path: str) -> str | None:
+        problems: list[str] = []
+        for choice in choices:
+            if (problem := self.problem(old, choice, path)) is None:
+                return None
+            problems.append(problem)
         # The choice of the same kind is the one that was meant: it names the field.
         for choice, problem in zip(choices, problems, strict=True):
             if resolved(choice, self._new_parts).get("type") == resolved(old, self._old_parts).get("type"):
@@ -114,13 +133,13 @@ class _Comparison:
                 return f"{field(path)}: {name} is {now!r} now and was {was}; allow what is stored"
         return None
 
-    def _members(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def _members(self, old: Schema, new: Schema, path: str) -> str | None:
         kind = new.get("type")
         if kind == "array":
-            return self._array(old, new, path, seen)
-        return self._object(old, new, path, seen) if kind == "object" else None
+            return self._array(old, new, path)
+        return self._object(old, new, path) if kind == "object" else None
 
-    def _object(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def _object(self, old: Schema, new: Schema, path: str) -> str | None:
         before, now = old.get("properties", {}), new.get("properties", {})
         required = new.get("required", ())
         for name, schema in now.items():
@@ -130,7 +149,7 @@ class _Comparison:
                 why = f"{field(place)} {what} and has no default now, so what is stored cannot be read"
                 return f"{why}; give `{place}` a default"
             if name in before:
-                problem = self.problem(before[name], schema, place, seen)
+                problem = self.problem(before[name], schema, place)
                 if problem is not None:
                     return problem
         rest = new.get("additionalProperties", True)
@@ -138,19 +157,19 @@ class _Comparison:
             gone = [name for name in before if name not in now]
             if gone:
                 return f"{field(gone[0])} is stored and unknown fields are forbidden; keep it or allow unknown fields"
-        if (problem := self._keys(old, new, path, seen)) is not None:
+        if (problem := self._keys(old, new, path)) is not None:
             return problem
         if isinstance(rest, Mapping):
             if not before and "properties" not in old and "additionalProperties" not in old and is_constrained(rest):
                 return f"{field(path)} had values of any type and has {_kind(rest)} now; {_EASE}"
             values = [*before.values(), *_mappings(old.get("additionalProperties"))]
             for schema in values:
-                problem = self.problem(schema, rest, f"{path}[...]", seen)
+                problem = self.problem(schema, rest, f"{path}[...]")
                 if problem is not None:
                     return problem
         return None
 
-    def _array(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+    def _array(self, old: Schema, new: Schema, path: str) -> str | None:
         old_fixed, new_fixed = list(old.get("prefixItems", ())), list(new.get("prefixItems", ()))
         if new.get("minItems", 0) > old.get("minItems", 0):
             return f"{field(path)} needs {new['minItems']} items now and could have {old.get('minItems', 0)}; {_EASE}"
@@ -161,7 +180,7 @@ class _Comparison:
             now = new_fixed[position] if position < len(new_fixed) else new.get("items")
             if isinstance(before, Mapping) and isinstance(now, Mapping):
                 place = f"[{position}]" if new_fixed else "[...]"
-                problem = self.problem(before, now, path + place, seen)
+                problem = self.problem(before, now, path + place)
                 if problem is not None:
                     return problem
             elif isinstance(now, Mapping) and before is None and "prefixItems" not in old and is_constrained(now):

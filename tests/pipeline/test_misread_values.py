@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypedDict, TypeVar, Union
 
 import msgspec
 import pytest
@@ -383,3 +383,22 @@ def test_a_value_that_has_not_changed_is_taken(type_: Any) -> None:
 def with_schema(kept: Any, schema: Any, marked: Any) -> Any:
     table = {name: fact for name, fact in kept["tables"]["rows"].items() if name != "marked"}
     return {"tables": {"rows": {**table, "schema": schema, **({} if marked is None else {"marked": marked})}}}
+
+
+@pytest.mark.parametrize("more", [(), (("m", int, 0),)], ids=["unchanged", "a field more"])
+def test_a_tree_of_many_classes_is_judged_at_once(more: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way through it was walked: with three classes that hold each other a start took for ever."""
+    inner = [f"C{number}" for number in range(8)]
+    node = f"Union[Leaf, {', '.join(inner)}]"
+
+    def tree(*fields: Any) -> Any:
+        types = {"Leaf": msgspec.defstruct("Leaf", [("n", int), *fields], tag=True)}
+        for name in inner:
+            types[name] = msgspec.defstruct(name, [("left", node), ("right", node)], tag=True, module=__name__)
+        for name, cls in types.items():
+            monkeypatch.setitem(globals(), name, cls)
+        return Union[tuple(types.values())]  # noqa: UP007 - of classes that are made here
+
+    kept = kept_of(tree())
+    for told in (kept, without(kept, NEW_MARKS)):
+        app_of(tree(*more)).check_schema(told)

@@ -158,6 +158,46 @@ async def test_a_piece_more_or_less_is_rolled() -> None:
             await prepare(log, app)
 
 
+async def test_a_third_version_is_compared_with_the_first_which_still_runs() -> None:
+    """The second one lacks what the third has elsewhere."""
+    log = MemoryLog()
+    await prepare(log, apart())
+    async with running(log):
+        await prepare(log, version(p=("A", "T1")))
+        with pytest.raises(AppRefused, match="topic B and table T2 move from subtopology 1 to 0"):
+            await prepare(log, joined())
+        await prepare(log, apart())
+
+
+async def test_what_nothing_has_run_moves_nothing() -> None:
+    """A record that was produced with code under way had a rolling upgrade refused."""
+    log = MemoryLog()
+    await prepare(log, version(p=("A", "T1")))
+    async with running(log):
+        await prepare(log, version(p=("A", "T1"), n=("N", "T9")), runs=False)
+        await prepare(log, version(p=("A", "T1"), n=("N", "T1")))
+
+
+async def test_instances_of_one_version_that_start_one_after_the_other_are_taken(tmp_path: Path) -> None:
+    """The second one watched while the first came, and took its beat for one of the version before: a unit that is refused stays down."""
+    first, second = (
+        await open_sqlite(tmp_path / "log.db", create=True),
+        await open_sqlite(tmp_path / "log.db", create=False),
+    )
+    await prepare(first, joined())
+    async with running(first):
+        pass
+    starting = asyncio.create_task(prepare(second, apart()))
+    await asyncio.wait([starting], timeout=0.2)
+    moved_by_first = await first.metadata("rolled", DESCRIPTION, "app")
+    described = json.dumps(apart().describe(), sort_keys=True).encode()
+    assert await first.replace_metadata("rolled", DESCRIPTION, "app", moved_by_first, described)
+    async with running(first):
+        await starting
+    await first.close()
+    await second.close()
+
+
 async def test_what_an_older_version_alone_has_does_not_count() -> None:
     """The re-key of the version before is kept for tools, at its number."""
     log = MemoryLog()
