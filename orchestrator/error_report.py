@@ -49,8 +49,8 @@ def report(error: Exception) -> int:
         )
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return fail(
-            f"{error.strerror}, where the system does not say: a folder of this command, its log, or that of temporary files; make room, "
-            "and check what was done before you run it again",
+            f"{error.strerror}; the system does not name the disk: it may be that of the log, of a folder that this command writes, or of "
+            "temporary files; make room, and check what was done before you run it again",
             1,
         )
     what = f"{type(error).__name__}: {error}"

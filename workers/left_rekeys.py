@@ -1,4 +1,4 @@
-"""Re-keys of a version before that this one does not have. One rule: records that wait in one, and that nothing will read, are said at each
+"""Re-keys of a version before that this one does not have. One rule: records that wait in one, and that nothing will read, are named at each
 start.
 
 The position of the input is past them, so no other re-key sends them again: only the version that sent them reads them. Used before a

@@ -33,8 +33,8 @@ _DIGITS, _SEPARATORS = re.compile(r"\d+"), re.compile(r"[._-]+")
 async def prepare_and_say(
     log: GroupLog, app: App, url: str, say: Callable[[str], object], written: str = "", *, runs: bool = True
 ) -> Prepared:
-    """`prepare`, and what is to be said of it: of topics that are made or keep what they have, of tables that begin empty, of records
-    that nothing reads. Raises what `what_is_made` does. `runs`: whether who asks is about to run tasks."""
+    """`prepare`, and the lines for it: of topics that are made or keep what they have, of tables that begin empty, of records
+    that nothing reads. Raises what `what_is_made` does. `runs`: whether the caller is about to run tasks."""
     await refuse_half_done(log, app.id)
     lines = [
         await what_is_made(log, app, url, written),

@@ -244,9 +244,9 @@ def _other_grace(app: Declarations, table: WindowedDef[Any], was_ms: int | None)
     if was_ms is None or table.grace_ms == was_ms or not _is_announced(app, table.name):
         return None
     between = (
-        "would never be told to when_closed"
+        "would close without a call of when_closed"
         if table.grace_ms < was_ms
-        else "would open again and be told to when_closed twice"
+        else "would open again, and when_closed be called twice"
     )
     return f"its windows waited for a grace of {was_ms} ms, and with {table.grace_ms} ms those that are between the two {between}"
 

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import Stored
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
-from pipeline.values.key_changes import LEFT_OUT, left_out, rewritten
+from pipeline.values.key_changes import rewritten
 from pipeline.values.key_schemas import key_schema
 from pipeline.values.key_times import with_times
 from pipeline.values.misread import misread
@@ -48,7 +48,7 @@ def keys_not_met(codec: Codec[Any], old: Mapping[str, Any]) -> str | None:
         return None
     schema = with_forms(codec.type, codec.schema)
     problem = unreadable(old.get("key_schema"), schema, is_marked=old.get("marked") == MARKED)
-    problem = problem or rewritten(key_schema(old), schema, codec.type, is_ordered=old.get("key_form") is not None)
+    problem = problem or rewritten(key_schema(old), schema, is_ordered=old.get("key_form") is not None)
     problem = problem or misread(old.get("key_schema"), shown_key_schema(codec))
     return None if problem is None else f"of its keys {problem}"
 
@@ -59,12 +59,10 @@ def shown_key_schema(codec: Codec[Any]) -> dict[str, Any] | None:
 
 
 def key_form(codec: Codec[Any]) -> str | None:
-    """The same as text, with the fields in the order in which they are written, and those that are left out: descriptions are sorted by
-    name, by whichever version of this project wrote them."""
-    if not isinstance(codec, JsonCodec):
-        return None
-    omitted = left_out(codec.type)
-    return json.dumps({**(shown_key_schema(codec) or {}), **({LEFT_OUT: omitted} if omitted else {})})
+    """The same as text, with the fields in the order in which they are written: descriptions are sorted by name, by whichever version of
+    this project wrote them."""
+    schema = shown_key_schema(codec)
+    return None if schema is None else json.dumps(schema)
 
 
 def _place(is_local: bool, is_routed: bool) -> str:

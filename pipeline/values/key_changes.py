@@ -9,35 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, get_origin
+from typing import Any
 
-from msgspec import NODEFAULT, inspect
-
-from pipeline.values.key_forms import kinds_within
 from pipeline.values.schemas import Schema, Verdicts, choices, field, is_constrained
-from pipeline.values.stored_forms import as_json, in_order
+from pipeline.values.stored_forms import LEAVES, in_order
 
-LEFT_OUT, LEFT = "left_out", "unset"  # a schema's word for what this is of, and a field's default that is no value
 _NUMBERS = ("integer", "number")
 _ANY = frozenset(_NUMBERS)
-_NEVER = object()
 
 
-def rewritten(old: Schema | None, new: Schema | None, type_: Any, *, is_ordered: bool) -> str | None:
-    """Why a stored key of the form `old` would be written otherwise by `type_`, whose schema is `new`, naming the field and what to do;
-    None where it would not. `is_ordered`: `old` has its fields in the order in which they are written."""
+def rewritten(old: Schema | None, new: Schema | None, *, is_ordered: bool) -> str | None:
+    """Why a stored key of the form `old` would be written otherwise by a type of the form `new`, naming the field and what to do; None
+    where it would not. Both have the marks of `stored_forms`. `is_ordered`: `old` has its fields in the order in which they are written."""
     if old is None or new is None or (old == new and not is_ordered):  # dicts are equal in any order
         return None
-    return _Comparison(old, new, type_, is_ordered=is_ordered).problem(old, new, "")
+    return _Comparison(old, new, is_ordered=is_ordered).problem(old, new, "")
 
 
 class _Comparison:
-    def __init__(self, old: Schema, new: Schema, type_: Any, *, is_ordered: bool) -> None:
+    def __init__(self, old: Schema, new: Schema, *, is_ordered: bool) -> None:
         self._old_parts, self._new_parts = old.get("$defs", {}), new.get("$defs", {})
         self._is_ordered = is_ordered
         self._verdicts = Verdicts()
-        self._was_left_out: Mapping[str, Any] = old.get(LEFT_OUT, {})
-        self._left_out = left_out(type_)
 
     def problem(self, old: Schema, new: Schema, path: str) -> str | None:
         before, now = choices(old, self._old_parts), choices(new, self._new_parts)
@@ -67,10 +60,7 @@ class _Comparison:
         before, now = old.get("properties"), new.get("properties")
         if before is None or now is None:
             return self._both(old.get("additionalProperties"), new.get("additionalProperties"), path)
-        were, are = (
-            of.get(str(one.get("title")).partition("[")[0], {})
-            for of, one in ((self._was_left_out, old), (self._left_out, new))
-        )
+        were, are = old.get(LEAVES, {}), new.get(LEAVES, {})
         for name in before:
             if name not in now:
                 return f"{field(_inside(path, name))} is stored with each and is gone now, so none of them is found again; keep it"
@@ -132,20 +122,14 @@ def _numbers(schema: Schema) -> frozenset[str]:
 
 
 def _default(left: Mapping[str, Any], name: str, schema: Schema) -> Any:
-    """What a field has where it is left out. Sets were described in any order, and numbers that JSON has none of."""
-    if name not in left:
-        return _NEVER
-    return in_order(as_json(left[name]), schema)
+    """What a field has where it is left out, as a list; sets were described in any order."""
+    return [in_order(one, schema) for one in left[name]] if name in left else None
 
 
 def _where(left: Mapping[str, Any], name: str) -> str:
-    return (
-        "none"
-        if name not in left
-        else "those that have none"
-        if left[name] == LEFT
-        else f"those where it is {left[name]!r}"
-    )
+    if name not in left:
+        return "none"
+    return f"those where it is {left[name][0]!r}" if left[name] else "those that have none"
 
 
 def _collection(schema: Schema) -> str:
@@ -158,21 +142,3 @@ def _inside(path: str, name: str) -> str:
 
 def _items(found: Sequence[Any]) -> str:
     return "1 item" if len(found) == 1 else f"{len(found)} items"
-
-
-def left_out(type_: Any) -> dict[str, dict[str, Any]]:
-    """The fields of each class in a type, by its name, that are not written where they have their default; with that, as plain data,
-    or LEFT where it is no value."""
-    found: dict[str, dict[str, Any]] = {}
-    for kind in kinds_within(type_):
-        if not isinstance(kind, inspect.StructType | inspect.DataclassType):
-            continue
-        cls: Any = get_origin(kind.cls) or kind.cls
-        omits = isinstance(kind, inspect.StructType) and cls.__struct_config__.omit_defaults
-        fields = found.setdefault(cls.__name__, {})
-        for one in kind.fields:
-            if omits and one.default is not NODEFAULT:
-                fields[one.encode_name] = as_json(one.default)
-            elif not one.required and one.default is NODEFAULT and one.default_factory is NODEFAULT:
-                fields[one.encode_name] = LEFT  # its default is UNSET
-    return {name: fields for name, fields in found.items() if fields}

@@ -36,7 +36,7 @@ class KeyForms:
     """What is equal and has several texts, in keys of one type."""
 
     def __init__(self, type_: Any) -> None:
-        kinds = list(kinds_within(type_))
+        kinds = list(_kinds(msgspec.inspect.type_info(type_), set()))
         self.are_several = any(isinstance(kind, _FORMS) for kind in kinds)
         self._mixes = any(map(_mixes_numbers, kinds))  # a number may be an int or a float
         is_plain = not self._mixes and not any(isinstance(kind, _UNORDERED) for kind in kinds)
@@ -98,12 +98,8 @@ def _time(value: time) -> time:
     return value.replace(hour=shown // 60, minute=shown % 60, tzinfo=zone)
 
 
-def kinds_within(type_: Any) -> Iterator[inspect.Type]:
-    """A type and all inside it, each class once."""
-    return _kinds(inspect.type_info(type_), set())
-
-
 def _kinds(of: Any, seen: set[Any]) -> Iterator[inspect.Type]:
+    """A type and all inside it, each class once."""
     if isinstance(of, inspect.Type):
         cls = getattr(of, "cls", None)
         if cls is not None and cls in seen:

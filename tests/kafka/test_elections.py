@@ -106,7 +106,7 @@ async def test_what_an_election_loses_is_noticed(
         assert await log.lost("restored", [CHANGES]) == {CHANGES: 10}
         await log._cluster.offsets.commit(
             "restored", {CHANGES: end}, {}
-        )  # of what was read before, by who has not noticed yet
+        )  # of what was read before, by one that has not noticed yet
         assert await log.lost("restored", [CHANGES]) == {CHANGES: 10}
 
         async def is_refused() -> bool:

@@ -375,9 +375,9 @@ def test_a_value_that_has_not_changed_is_taken(type_: Any) -> None:
         (bare, True),
         (bare, None),
     ):
-        told = with_schema(kept, schema, marked)
-        app.check_schema(told)
-        app_of(type_, upgrade=lambda stored: stored).check_schema(told)
+        before = with_schema(kept, schema, marked)
+        app.check_schema(before)
+        app_of(type_, upgrade=lambda stored: stored).check_schema(before)
 
 
 def with_schema(kept: Any, schema: Any, marked: Any) -> Any:
@@ -400,5 +400,5 @@ def test_a_tree_of_many_classes_is_judged_at_once(more: Any, monkeypatch: pytest
         return Union[tuple(types.values())]  # noqa: UP007 - of classes that are made here
 
     kept = kept_of(tree())
-    for told in (kept, without(kept, NEW_MARKS)):
-        app_of(tree(*more)).check_schema(told)
+    for before in (kept, without(kept, NEW_MARKS)):
+        app_of(tree(*more)).check_schema(before)

@@ -120,7 +120,7 @@ def test_settings_of_a_group_that_runs(group: Group) -> None:
     assert group.settings("set", "bank", "protocol=cooperative")["settings"]["protocol"] == "cooperative"
     console.until("the protocol", lambda: group.status()["protocol"] == "cooperative")
     assert group.settings("unset", "bank", "standbys", "protocol")["live"] == {"max-learners": "5"}
-    assert "standbys" not in console.said("run"), "which nobody gave"
+    assert "standbys" not in console.said("run"), "which was not given"
     console.until("no standby", lambda: group.standbys() == 0 and group.status()["protocol"] == "learner")
     console.until("all payments", lambda: group.balances() == dict(group.paid))
     assert "settings set" in console.here("settings", "show", "bank").out

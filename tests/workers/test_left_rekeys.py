@@ -27,7 +27,7 @@ def other_key() -> App:
     return app
 
 
-async def said(log: MemoryLog, app: App) -> list[str]:
+async def lines_of(log: MemoryLog, app: App) -> list[str]:
     lines = list[str]()
     await prepare_and_say(log, app, "sqlite:x", lines.append)
     return lines
@@ -48,14 +48,14 @@ async def test_records_that_nothing_will_read_are_said_until_they_are_read(
 ) -> None:
     monkeypatch.setattr(moved_pieces, "STILL_MS", 200)
     log = MemoryLog(markers=False)
-    assert await said(log, by_key(True)) == []
-    assert await said(log, new) == [], "none waits"
+    assert await lines_of(log, by_key(True)) == []
+    assert await lines_of(log, new) == [], "none waits"
     await log.append({Partition(OLD, 0): [NewRecord(b"k", b"12345678", 1)] * 3})
     await read_up_to(log, 1)
     line = "2 records wait in rolled-by-repartition, a re-key that this version does not read"
     for _ in range(2):
-        (found,) = await said(log, new)
+        (found,) = await lines_of(log, new)
         assert found.startswith(line) and "run the version before until it has read them" in found
-    assert await said(log, by_key(True)) == [], "it reads them itself"
+    assert await lines_of(log, by_key(True)) == [], "it reads them itself"
     await read_up_to(log, 3)
-    assert await said(log, new) == []
+    assert await lines_of(log, new) == []
