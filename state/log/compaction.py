@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from state.errors import StateError
-from state.log.batches import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Batch, build_sparse, decode
+from state.log.batches import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Batch, build_sparse, decode, headers
 from state.log.protocol import StoredRecord, TopicInfo
 
 _SPAN_MAX = 1 << 31
@@ -71,17 +71,21 @@ def require_changelog(topic: TopicInfo) -> None:
         )
 
 
-def survey(rows: Iterable[Row]) -> tuple[dict[bytes, int], int]:
-    """The last offset of each key, and how many records there are."""
-    last: dict[bytes, int] = {}
-    count = 0
-    for row in rows:
-        records = decode(row.data, row.base)
-        count += len(records)
-        for record in records:
-            if record.key is not None:
-                last[record.key] = record.offset
-    return last, count
+def cleaned_through(passes: Iterable[Pass]) -> int:
+    """Returns the offset below which no key is twice: a survey may begin there."""
+    return max((one.through for one in passes), default=0)
+
+
+def survey(rows: Iterable[Row]) -> dict[bytes, int]:
+    """The last offset of each key."""
+    return {
+        record.key: record.offset for row in rows for record in decode(row.data, row.base) if record.key is not None
+    }
+
+
+def count(rows: Iterable[Row]) -> int:
+    """How many records there are."""
+    return sum(header.records for row in rows for header in headers(row.data) if not header.control)
 
 
 class _Group:
@@ -135,7 +139,7 @@ def rewrites(rows: Iterable[Row], last: Mapping[bytes, int], forgotten: int, mer
 
 
 def _survivors(row: Row, last: Mapping[bytes, int], forgotten: int) -> tuple[list[StoredRecord], int]:
-    """The records of a row that stay, and how many there were. A key the survey did not see is newer than it."""
+    """The records of a row that stay, and how many there were. A key the survey did not see is in no later row of it."""
     records = decode(row.data, row.base)
     kept = [
         record

@@ -97,7 +97,7 @@ class Entries:
         horizon_ms = now_ms - delete_retention_ms
         forgotten = 0 if stands_on_base else compaction.forgotten_below(self.passes, horizon_ms)
         merge_ms = max(delete_retention_ms // 8, 1)
-        last, count = compaction.survey(rows)
+        last, count = compaction.survey(rows), compaction.count(rows)
         todo = list(compaction.rewrites(rows, last, forgotten, merge_ms))
         self.passes = compaction.with_pass(self.passes, compaction.Pass(end, now_ms), delete_retention_ms)
         gone = {identity for rewrite in todo for identity in rewrite.replaced}

@@ -45,13 +45,14 @@ from state.log.protocol import (
 )
 from state.log.sqlite_changes import Changes
 from state.log.sqlite_checkpoints import BUSY_MS, Checkpoints
+from state.log.sqlite_compaction import Compaction
 from state.log.sqlite_file import Synchronous, connect, explain, prepare
 from state.log.sqlite_parts import LOOK_AGAIN_S, FileIdentity
 from state.log.sqlite_reader import SqliteReader
 from state.log.sqlite_retention import Expiry
 from state.log.sqlite_time import LogTime
 from state.log.sqlite_upkeep import Upkeep
-from state.log.sqlite_writer import Writer, find_part, is_fenced, read_lease, read_metadata
+from state.log.sqlite_writer import Writer, is_fenced, read_lease, read_metadata
 
 T = TypeVar("T")
 
@@ -354,8 +355,9 @@ class SqliteLog:
         bases = await self.metadata_of_all(BASE, topic)
         based = stands_on_one(bases.values(), found)
         removed = kept = 0
+        work = Compaction(self.read, self._write, self._remove, self._upkeep, self._time, self._delete_retention_ms)
         for number in range(found.partitions):
-            done = await self._compact_partition(Partition(topic, number), stands_on_base=based)
+            done = await work.run(Partition(topic, number), stands_on_base=based)
             removed, kept = removed + done.removed, kept + done.kept
         await self._shrink()
         return Compacted(removed, kept)
@@ -373,33 +375,6 @@ class SqliteLog:
         result = await self._write(work)
         await asyncio.sleep(LOOK_AGAIN_S)
         return result
-
-    async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> Compacted:
-        part = (await self.read(lambda db: find_part(db, partition))).id
-        passes = await self.read(partial(sqlite_reader.compactions, part=part))
-        now_ms, retention_ms = self._time.now_ms(), self._delete_retention_ms
-        forgotten = 0 if stands_on_base else compaction.forgotten_below(passes, now_ms - retention_ms)
-        last: dict[bytes, int] = {}
-        position = count = 0
-        while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
-            found, more = await asyncio.to_thread(compaction.survey, rows)
-            last.update(found)
-            count, position = count + more, rows[-1].next
-        through, removed, position = position, 0, 0
-        merge_ms = max(retention_ms // 8, 1)
-        while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
-            todo = await asyncio.to_thread(
-                lambda rows: list(compaction.rewrites(rows, last, forgotten, merge_ms)), rows
-            )
-            done = await self._remove(partial(self._upkeep.replace, part, todo, forgotten)) if todo else 0
-            if done is None:  # another process compacts the same partition: leave it to it
-                return Compacted(removed, count - removed)
-            removed += done
-            position = rows[-1].next
-        made = compaction.with_pass(passes, compaction.Pass(through, self._time.now_ms()), retention_ms)
-        if made != passes and self._time.is_sure():
-            await self._write(partial(self._upkeep.compacted, part, made))
-        return Compacted(removed, count - removed)
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         removed = 0

@@ -163,6 +163,13 @@ def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:
     return found
 
 
+def base_of(db: sqlite3.Connection, part: int, position: int) -> int:
+    """Where the batch begins that holds a position, or the last one before it: a merged one may begin before what a pass went
+    through, and end behind it."""
+    row = db.execute("select max(base) from batches where part = ? and base <= ?", (part, position)).fetchone()
+    return position if row[0] is None else int(row[0])
+
+
 class Read(Protocol):
     """Runs `work` in the reading thread of a log."""
 

@@ -34,17 +34,22 @@ class Upkeep:
         self._pages = PAGES_AT_ONCE // 4  # until it is known how long that takes
 
     def replace(self, part: int, rewrites: Sequence[Rewrite], forgotten: int = 0) -> int | None:
-        """Applies what compaction decided, which leaves out deletions below `forgotten`; returns None, and does nothing, where the
-        batches are not the ones it saw."""
+        """Applies some of what compaction decided, the first ones; it leaves out deletions below `forgotten`. Returns how many of
+        them, at least one, and None, and does nothing, where the batches are not the ones it saw."""
+        some = _of_one_turn(rewrites)
+        until, applied = monotonic_s() + TURN_S, 0
         try:
-            with self._writer.transaction(sum(_changed(rewrite) for rewrite in rewrites)) as db:
-                for rewrite in rewrites:
+            with self._writer.transaction(sum(_changed(rewrite) for rewrite in some)) as db:
+                for rewrite in some:
                     _replace(db, part, rewrite)
+                    applied += 1
+                    if monotonic_s() >= until:
+                        break
                 if forgotten:
                     db.execute(_FORGETS, (part, forgotten))
         except _Stale:
             return None
-        return sum(rewrite.removed for rewrite in rewrites)
+        return applied
 
     def compacted(self, part: int, passes: Sequence[Pass]) -> None:
         """Remembers these passes over a partition, in place of those that were."""
@@ -104,6 +109,16 @@ class Upkeep:
 
 class _Stale(Exception):
     """Another process compacted meanwhile: applying this rewrite would bring old values back."""
+
+
+def _of_one_turn(rewrites: Sequence[Rewrite]) -> Sequence[Rewrite]:
+    """The first ones, until so many batches are replaced."""
+    replaced = 0
+    for number, rewrite in enumerate(rewrites, 1):
+        replaced += len(rewrite.replaced)
+        if replaced >= ROWS_AT_ONCE:
+            return rewrites[:number]
+    return rewrites
 
 
 def _changed(rewrite: Rewrite) -> int:

@@ -12,7 +12,7 @@ from pipeline.errors import DefinitionError
 from state.log.group_store import OwnerRecord
 from state.log.memory import MemoryLog
 from state.log.protocol import Compacted, NewRecord, Partition, Retention, TaskCommit, TopicSpec
-from workers.instance.upkeep import AT_MOST_EVERY, LogUpkeep
+from workers.instance.upkeep import AT_MOST_EVERY_MS, LogUpkeep
 from workers.prepare import prepare
 
 INPUT, CHANGELOG = Partition("in", 0), Partition("counting-counts-changelog", 0)
@@ -85,8 +85,8 @@ async def test_without_a_retention_everything_stays() -> None:
 
 
 async def test_a_changelog_is_compacted_once_half_of_it_is_new() -> None:
-    log = await a_log("counting")
-    upkeep = LogUpkeep(log, "counting")
+    log, now_ms = await a_log("counting"), AT_MOST_EVERY_MS
+    upkeep = LogUpkeep(log, "counting", lambda: now_ms)
 
     async def write(keys: range) -> None:
         await log.append({CHANGELOG: [NewRecord(b"%d" % key, b"v", 0) for key in keys]})
@@ -99,27 +99,48 @@ async def test_a_changelog_is_compacted_once_half_of_it_is_new() -> None:
     await write(range(5, 11))
     assert await upkeep.round() == 10
     await write(range(1))
-    for _ in range(AT_MOST_EVERY - 1):
-        assert await upkeep.round() == 0
+    now_ms += AT_MOST_EVERY_MS - 1
+    assert await upkeep.round() == 0
+    now_ms += 1
     assert await upkeep.round() == 1  # once a day, whatever it is
-    for _ in range(AT_MOST_EVERY + 1):
-        assert await upkeep.round() == 0  # where nothing is new, never
+    now_ms += 2 * AT_MOST_EVERY_MS
+    assert await upkeep.round() == 0  # where nothing is new, never
 
 
-async def test_a_changelog_is_compacted_as_before_by_the_next_coordinator() -> None:
-    """It took the offsets that there had ever been for records that stayed, and let as many pile up again."""
-    log = await a_log("counting")
+async def test_a_changelog_is_compacted_as_before_by_the_next_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took the offsets that there had ever been for records that stayed, and let as many pile up again; then each new one read all
+    changelogs whole, a minute after it came, whatever was new."""
+    log, asked = await a_log("counting"), []
+    compact = log.compact
+
+    async def watched(topic: str) -> Compacted:
+        asked.append(topic)
+        return await compact(topic)
 
     async def write(count: int) -> None:
         await log.append({CHANGELOG: [NewRecord(b"%d" % (number % 10), b"v", 0) for number in range(count)]})
 
+    monkeypatch.setattr(log, "compact", watched)
     await write(1_000)
-    assert await LogUpkeep(log, "counting").round() == 990
+    assert await LogUpkeep(log, "counting", lambda: 1).round() == 990
     await write(5)
-    following = LogUpkeep(log, "counting")
-    assert await following.round() == 5
-    await write(11)
+    following = LogUpkeep(log, "counting", lambda: AT_MOST_EVERY_MS)
+    assert await following.round() == 0 and len(asked) == 1
+    await write(6)
     assert await following.round() == 11
+    await write(1)
+    assert await LogUpkeep(log, "counting", lambda: 2 * AT_MOST_EVERY_MS - 1).round() == 0
+    assert await LogUpkeep(log, "counting", lambda: 2 * AT_MOST_EVERY_MS).round() == 1  # a day after the other's
+
+
+async def test_what_was_noted_of_a_changelog_is_not_that_of_one_made_anew() -> None:
+    log = await a_log("counting")
+    await log.append({CHANGELOG: [NewRecord(b"k", b"v", 0) for _ in range(100)]})
+    assert await LogUpkeep(log, "counting", lambda: 1).round() == 99
+    await log.delete_topic(CHANGELOG.topic)
+    await log.create_topic(TopicSpec(CHANGELOG.topic, 1, "changelog"))
+    await log.append({CHANGELOG: [NewRecord(b"k", b"v", 0) for _ in range(10)]})
+    assert await LogUpkeep(log, "counting", lambda: 1).round() == 9
 
 
 async def test_a_log_that_compacts_by_itself_is_not_asked_each_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,8 @@ class Candidate:
                 for table in self._prepared.subtopology(task.id).tables
             ]
             await history.begin(self._log, taken, changelogs, self._surroundings.new_id())
-            upkeep = asyncio.create_task(LogUpkeep(self._log, self._app.id).run(), name="upkeep of the log")
+            rounds = LogUpkeep(self._log, self._app.id, self._surroundings.wall_ms).run()
+            upkeep = asyncio.create_task(rounds, name="upkeep of the log")
             try:
                 await coordinator.serve()
             finally:

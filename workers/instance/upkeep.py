@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
+from orchestrator.clocks import wall_ms
 from state.errors import StateError
+from state.log.group_store import MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.instance.allocator import give_back
 from workers.prepare import DESCRIPTION
@@ -24,26 +26,33 @@ log = logging.getLogger("orchestrator.upkeep")
 EVERY_S = 60.0
 # A share of a changelog's records: those that came since its last compaction (Kafka: min.cleanable.dirty.ratio)
 DIRTY_SHARE = 0.5
-AT_MOST_EVERY = 60 * 24  # rounds after which a changelog with anything new is compacted all the same: deletions go then
+AT_MOST_EVERY_MS = (
+    24 * 3_600_000
+)  # after which a changelog with anything new is compacted all the same: deletions go then
 
 
-@dataclass(slots=True)
+COMPACTIONS = MetadataKind("compactions")  # of each changelog, by any coordinator
+
+
+@dataclass(frozen=True, slots=True)
 class _Compacted:
-    """A changelog at its last compaction: where its partitions ended, how many records stayed, and in which round."""
+    """A changelog at its last compaction: where its partitions ended, how many records stayed, and when; its topic's id, as one that
+    is made anew is another."""
 
+    topic_id: str
     ends: int = 0
     kept: int = 0
-    round: int = 0
+    at_ms: int = 0
 
 
 class LogUpkeep:
     """See the module text. `application` is the coordinator's; its topics are looked after, for all that read them."""
 
-    def __init__(self, log_: GroupLog, application: str) -> None:
+    def __init__(self, log_: GroupLog, application: str, wall_ms: Callable[[], int] = wall_ms) -> None:
         self._log = log_
         self._application = application
-        self._compacted: dict[str, _Compacted] = {}
-        self._round = 0
+        self._wall_ms = wall_ms
+        self._compacted: dict[str, _Compacted] | None = None
 
     async def run(self) -> None:
         """A round now and then, until cancelled. A log that is away or full is left for the next one."""
@@ -57,7 +66,6 @@ class LogUpkeep:
 
     async def round(self) -> int:
         """Returns how many records this round removed. Raises StateError."""
-        self._round += 1
         described = await self._log.metadata(self._application, DESCRIPTION, "app")
         if described is None:
             return 0
@@ -97,18 +105,34 @@ class LogUpkeep:
     async def _compact(self, info: TopicInfo) -> int:
         """By the share of what is new, and once a day where anything is."""
         partitions = [Partition(info.name, number) for number in range(info.partitions)]
-        ends, before = (
-            sum((await self._log.ends(partitions)).values()),
-            self._compacted.setdefault(info.name, _Compacted()),
-        )
+        ends = sum((await self._log.ends(partitions)).values())
+        before, now_ms = await self._latest(info), self._wall_ms()
         new = ends - before.ends
-        is_due = new > 0 and self._round - before.round >= AT_MOST_EVERY
+        is_due = new > 0 and not 0 <= now_ms - before.at_ms < AT_MOST_EVERY_MS
         if not is_due and new <= before.kept * DIRTY_SHARE / (1 - DIRTY_SHARE):
             return 0
         done = await self._log.compact(info.name)
-        kept = done.kept if any(done) else ends  # brokers do it by themselves, and say nothing of it
-        self._compacted[info.name] = _Compacted(ends, kept, self._round)
+        is_ours = any(done)  # brokers do it by themselves, and say nothing of it
+        made = _Compacted(info.topic_id, ends, done.kept if is_ours else ends, now_ms)
+        assert self._compacted is not None
+        self._compacted[info.name] = made
+        if is_ours:
+            await self._log.put_metadata(self._application, COMPACTIONS, info.name, json.dumps(asdict(made)).encode())
         return done.removed
+
+    async def _latest(self, info: TopicInfo) -> _Compacted:
+        """Its last compaction, by this coordinator or one before it: what is compacted anew is read whole."""
+        if self._compacted is None:
+            noted = await self._log.metadata_of(self._application, COMPACTIONS)
+            self._compacted = {name: _read(raw) for name, raw in noted.items()}
+        found = self._compacted.get(info.name)
+        return found if found is not None and found.topic_id == info.topic_id else _Compacted(info.topic_id)
+
+
+def _read(raw: bytes) -> _Compacted:
+    """Of any version, which may note more."""
+    noted = json.loads(raw)
+    return _Compacted(noted["topic_id"], noted["ends"], noted["kept"], noted["at_ms"])
 
 
 def _read_by(described: Mapping[str, object], partitions: Sequence[Partition]) -> list[Partition]:
