@@ -70,6 +70,18 @@ def _watch_members(group: GroupState, now_ms: int) -> ch.Decisions:
         yield from _give_up_learners(group, member, now_ms)
 
 
+def silent_writers(group: GroupState, now_ms: int) -> list[str]:
+    """Transactional ids that hold tasks, of members which have been silent for as long as one that can be replaced is waited for: these
+    may be waited for longer, for their disk, but not what they have left open in the log."""
+    return [
+        member.join_request.writer
+        for member in group.members
+        if not member.fenced
+        and member.silent_for(now_ms) >= replaced_after_ms(group, member)
+        and group.by_transactional_id.of(member.join_request.writer)
+    ]
+
+
 def replaced_after_ms(group: GroupState, member: Member) -> int:
     """How long a silent member that is `replaceable` is waited for: the grace of a connection that ended. A process that stands
     still keeps its connection: three heartbeats that do not come are as good."""

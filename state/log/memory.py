@@ -72,6 +72,7 @@ class MemoryLog(MemoryGroupStore):
         self.log_id = log_id
         self.position_lifetime_ms: int | None = None
         self.writer_lifetime_ms: int | None = None
+        self.leaves_open = False
         self._markers = markers
         self.now_ms = clock_ms
         self._delete_retention_ms = delete_retention_ms

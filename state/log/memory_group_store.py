@@ -5,12 +5,13 @@ One rule: as on every log, what is written under a lease is refused once a newer
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from state.errors import LeaseLost
 from state.log import checks
 from state.log.group_store import Lease, MetadataKind, OwnerRecord
+from state.log.protocol import LeftOpen
 
 
 class MemoryGroupStore:
@@ -70,6 +71,10 @@ class MemoryGroupStore:
                 )
             had[fenced] = frozenset(scopes)
         return had
+
+    async def end_left_open(self, lease: Lease, transactional_ids: Mapping[str, int]) -> LeftOpen:
+        """A process in memory stands still with all others."""
+        return LeftOpen({}, [])
 
     async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
         return self.kept(application, kind).get(key)

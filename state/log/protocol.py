@@ -82,6 +82,14 @@ class Retention(NamedTuple):
 FOR_EVER = Retention()
 
 
+class LeftOpen(NamedTuple):
+    """Of the writers that were looked at those that have a transaction open, and when it began (ms, by the log); and those that were
+    fenced for theirs."""
+
+    open: Mapping[str, int]
+    ended: Sequence[str]
+
+
 class Compacted(NamedTuple):
     """How many records a compaction removed, and how many it left."""
 
@@ -200,6 +208,8 @@ class Log(Protocol):
     """For how long a position is kept that is not committed again; None: for ever."""
     writer_lifetime_ms: int | None
     """For how long a transactional id is known that commits nothing; None: for ever."""
+    leaves_open: bool
+    """Whether who stands still within a commit leaves a transaction open: what others write behind it to its partitions is not read."""
 
     async def check_alone(self, application: str) -> None:
         """Raises StateError where another program commits positions under the application's name (Kafka: members of its group)."""
@@ -313,6 +323,11 @@ class Log(Protocol):
     async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
         """From now on these ids can commit nothing, also those that are opened later: their owner records get the next
         epoch and no transactional id. Returns the scopes that each had. Raises LeaseLost."""
+
+    async def end_left_open(self, lease: Lease, transactional_ids: Mapping[str, int]) -> LeftOpen:
+        """Ends transactions that silent writers have left open. The ids come with what the last look at each found, -1 where there was
+        none. One whose transaction is the same still is fenced, but for its owner records: its tasks are its member's. Raises LeaseLost
+        where it fences any."""
 
     # positions
     async def positions(

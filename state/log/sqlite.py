@@ -30,6 +30,7 @@ from state.log.protocol import (
     Compacted,
     Guarantee,
     Intended,
+    LeftOpen,
     MayWrite,
     NewRecord,
     Partition,
@@ -115,6 +116,7 @@ class SqliteLog:
         self.log_id = log_id
         self.position_lifetime_ms: int | None = None
         self.writer_lifetime_ms: int | None = None
+        self.leaves_open = False
         self._identity = identity
         self._writer = writer
         self._checkpoints = checkpoints
@@ -315,6 +317,10 @@ class SqliteLog:
 
     async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
         return await self._write(partial(self._writer.fence, lease, transactional_ids))
+
+    async def end_left_open(self, lease: Lease, transactional_ids: Mapping[str, int]) -> LeftOpen:
+        """A transaction of SQLite ends with its process, and none waits for anything but the disk."""
+        return LeftOpen({}, [])
 
     # ------------------------------------------------------------------ metadata
 

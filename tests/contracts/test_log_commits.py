@@ -250,6 +250,14 @@ async def test_several_are_fenced_at_once(log: GroupLog) -> None:
     assert await log.fence(lease, []) == {}
 
 
+async def test_a_writer_that_has_ended_its_commits_has_left_nothing_open(log: GroupLog) -> None:
+    lease = await owned(log, "0_0")
+    assert await log.end_left_open(lease, {"w-1": -1, "w-9": 5}) == ({}, [])
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P0: records("a")}, {})])
+    assert await log.end_left_open(lease, {"w-1": -1, "w-9": 5}) == ({}, [])
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P0: records("b")}, {})])
+
+
 async def test_what_is_fenced_before_it_was_opened_cannot_be_opened(log: GroupLog, place: Place) -> None:
     lease = await granted(log)
     assert await log.fence(lease, ["w-9"]) == {"w-9": frozenset()}

@@ -70,6 +70,7 @@ class Bank:
     ) -> None:
         self.words = words  # of `run`
         self.produce_s = 2.5
+        self.session_timeout = "3s"
         self.app = SHAPES[shape]
         self.folder = folder
         self.records = records
@@ -105,7 +106,7 @@ class Bank:
         self.produce()
 
     def run(self) -> None:
-        times = ["--session-timeout", "3s", "--disconnect-grace", "300ms", "--heartbeat", "300ms"]
+        times = ["--session-timeout", self.session_timeout, "--disconnect-grace", "300ms", "--heartbeat", "300ms"]
         self.runs += 1
         words = (*times, *self.words)
         self.fleet = self.orchestrator("run", self.app, "--instances", str(self.instances), *words, name="fleet")

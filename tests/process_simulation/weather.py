@@ -63,6 +63,7 @@ WRITES = (
     "renew",
     "record_owners",
     "fence",
+    "end_left_open",
     "put_metadata",
     "replace_metadata",
     "compact",
@@ -131,6 +132,7 @@ class LogClient:
         self.log_id = shared.log_id
         self.position_lifetime_ms: int | None = None
         self.writer_lifetime_ms: int | None = None
+        self.leaves_open = False
         self._loop = loop
         self._shared = shared
         self._weather = weather

@@ -29,6 +29,7 @@ from state.log.protocol import GroupLog
 from workers.connection.contact import patient
 from workers.connection.listening import reached_at
 from workers.instance.ledger import LogLedger, give_back, is_given_back
+from workers.instance.silent_writers import SilentWriters
 from workers.instance.upkeep import LogUpkeep
 from workers.log.logs import log_path
 from workers.metrics.families import HAND_OVER_GAP, HAND_OVER_PAUSE, HAND_OVERS, IS_COORDINATOR, OF_INSTANCE, TERM
@@ -206,7 +207,7 @@ class Candidate:
             if taken is None:
                 return
             log.info("%s is the coordinator of %s, term %d", self._spec.instance, self._app.id, taken.term)
-            coordinator.ledger = LogLedger(self._log, taken)
+            coordinator.ledger = ledger = LogLedger(self._log, taken)
             self._measures.put(TERM, taken.term)
             self._measures.put(IS_COORDINATOR, 1)
             changelogs = [
@@ -216,11 +217,15 @@ class Candidate:
             ]
             await history.begin(self._log, taken, changelogs, self._surroundings.new_id())
             rounds = LogUpkeep(self._log, self._app.id, self._surroundings.wall_ms).run()
-            upkeep = asyncio.create_task(rounds, name="upkeep of the log")
+            beside = [asyncio.create_task(rounds, name="upkeep of the log")]
+            if self._log.leaves_open:
+                looks = SilentWriters(ledger, lambda: coordinator.group).run()
+                beside.append(asyncio.create_task(looks, name="transactions of silent workers"))
             try:
                 await coordinator.serve()
             finally:
-                upkeep.cancel()
+                for one in beside:
+                    one.cancel()
         finally:
             self._measures.put(IS_COORDINATOR, 0)
             await coordinator.close()

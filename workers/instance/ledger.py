@@ -13,7 +13,7 @@ from orchestrator.group.scale_down import ScaleDowns
 from orchestrator.model import Owner, TaskId
 from state.errors import LeaseLost
 from state.log.group_store import GroupStore, Lease, MetadataKind, OwnerRecord
-from state.log.protocol import GroupLog
+from state.log.protocol import GroupLog, LeftOpen
 
 OPERATION, GENERATION = (MetadataKind(name, under_lease=True) for name in ("operation", "generation"))
 SETTINGS = MetadataKind("settings", under_lease=True)
@@ -80,6 +80,13 @@ class LogLedger:
             return tuple(
                 sorted(TaskId.parse(scope) for scope in (await self._log.fence(self._lease, [writer]))[writer])
             )
+        except LeaseLost as error:
+            raise NotCoordinator(str(error)) from error
+
+    async def end_left_open(self, writers: Mapping[str, int]) -> LeftOpen:
+        """See `Log.end_left_open`. Raises NotCoordinator, StateError."""
+        try:
+            return await self._log.end_left_open(self._lease, writers)
         except LeaseLost as error:
             raise NotCoordinator(str(error)) from error
 

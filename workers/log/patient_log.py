@@ -19,6 +19,7 @@ from state.log.protocol import (
     GroupLog,
     Guarantee,
     Intended,
+    LeftOpen,
     MayWrite,
     NewRecord,
     Partition,
@@ -78,6 +79,7 @@ class PatientLog:
         self.log_id = log.log_id
         self.position_lifetime_ms = log.position_lifetime_ms
         self.writer_lifetime_ms = log.writer_lifetime_ms
+        self.leaves_open = log.leaves_open
         end = End()
         self._read = Patience("read", limit_s, clock, end)
         self._write = Patience("write", limit_s, clock, end)
@@ -177,6 +179,9 @@ class PatientLog:
 
     async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
         return await self._write(lambda: self.inner.fence(lease, transactional_ids))
+
+    async def end_left_open(self, lease: Lease, transactional_ids: Mapping[str, int]) -> LeftOpen:
+        return await self.inner.end_left_open(lease, transactional_ids)
 
     # positions
 

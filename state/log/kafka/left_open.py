@@ -36,7 +36,7 @@ _COMMITTED: Mapping[str, bool] = {
     "PrepareEpochFence": False,
     "CompleteAbort": False,
 }
-_INITIALISED = "Empty"
+_INITIALISED, OPEN = "Empty", "Ongoing"
 _BEING_ENDED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _Left = TypeVar("_Left")
 _LOOK_S = 1.0  # how long an id that was initialised waits for the look; then it goes on beside what follows
@@ -78,6 +78,19 @@ class EndAgain(Protocol):
     async def __call__(
         self, partitions: Collection[Partition], group: str | None, *, committed: bool
     ) -> None: ...  # pragma: no cover
+
+
+async def latest_of(connections: Connections, inside: str, purpose: str) -> tuple[str, int]:
+    """The state of an id's latest transaction, as its coordinator calls it, and when that began (ms); "" for an id that it does not know.
+    One try: raises KafkaRefused, Unreachable."""
+    request = DescribeTransactionsRequest_v0([inside], {})
+    answer = await connections.coordinated(TRANSACTION, inside, request, purpose)
+    code, _, state, _, start_ms, *_ = answer.states[0]
+    if code not in (NONE, NO_SUCH_ID):
+        refused = KafkaRefused(f"how {inside} ended", code, None, on(rights.TRANSACTIONAL_ID, rights.DESCRIBE, inside))
+        connections.forget_if_moved(TRANSACTION, inside, refused)
+        raise refused
+    return (str(state), int(start_ms)) if code == NONE else ("", -1)
 
 
 class LeftOpen:
@@ -129,16 +142,7 @@ class LeftOpen:
 
     async def _state(self) -> str:
         """Of the id's latest transaction, as its coordinator calls it; "" for an id that it does not know."""
-        request = DescribeTransactionsRequest_v0([self._inside], {})
-        answer = await self._connections.coordinated(TRANSACTION, self._inside, request, self._purpose)
-        code, _, state, *_ = answer.states[0]
-        if code not in (NONE, NO_SUCH_ID):
-            refused = KafkaRefused(
-                f"how {self._inside} ended", code, None, on(rights.TRANSACTIONAL_ID, rights.DESCRIBE, self._inside)
-            )
-            self._connections.forget_if_moved(TRANSACTION, self._inside, refused)
-            raise refused
-        return str(state) if code == NONE else ""
+        return (await latest_of(self._connections, self._inside, self._purpose))[0]
 
     async def initialised(self, producer_id: int, was_committed: bool | None) -> None:
         """The id is this producer's now: what it had open is ended. What is away is tried again beside what follows."""

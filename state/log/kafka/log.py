@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
-from state.errors import LeaseLost, LogUnavailable, LogUnusable, StateError, UnknownTopic
+from state.errors import LeaseLost, LogUnusable, StateError, UnknownTopic
 from state.log import checks, compaction
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts, permits, rights
@@ -22,6 +21,7 @@ from state.log.kafka.cluster import Cluster, KafkaOptions, open_cluster
 from state.log.kafka.codes import KafkaRefused, is_denied
 from state.log.kafka.facts import EVERYBODYS, PARTITIONS, TOPIC_SUFFIX, UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
+from state.log.kafka.fences import Fences
 from state.log.kafka.lease import Leases
 from state.log.kafka.members import refuse_members
 from state.log.kafka.seeding import Contents, Seeds
@@ -31,6 +31,7 @@ from state.log.protocol import (
     Compacted,
     Guarantee,
     Intended,
+    LeftOpen,
     MayWrite,
     NewRecord,
     Partition,
@@ -69,10 +70,12 @@ class KafkaLog:
         self._cluster = cluster
         self.position_lifetime_ms: int | None = position_ms
         self.writer_lifetime_ms: int | None = writer_ms
+        self.leaves_open = True
         self.log_id = cluster.connections.cluster_id
         self._writers = Writers(cluster, options.transaction_timeout_s)
         self._appender = Appender(cluster)
         self.leases = Leases(cluster)
+        self._fences = Fences(self.leases, self._writers)
         self.seeds = Seeds(cluster, self.leases, options)
         self._facts: dict[str, FactsTopic] = {}
         self._facts_ids: dict[str, bytes] = {}  # of the topics, as this process has read them first
@@ -216,34 +219,11 @@ class KafkaLog:
 
     async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
         checks.ids_to_fence(transactional_ids)
-        topic = await self._facts_of(lease.application)
-        marks = [facts.fenced_record(one, lease.term) for one in transactional_ids]
-        await self.leases.write(
-            topic, lease, lambda: [*marks, *(topic.view.long_fenced(transactional_ids) if topic is not None else ())]
-        )
-        fencing = [self._writers.producer(lease.application, one).initialise() for one in transactional_ids]
-        try:
-            await asyncio.gather(*fencing)
-        except (LogUnusable, LogUnavailable) as error:
-            raise self.leases.given_up(lease, error) from error
-        had: dict[str, frozenset[str]] = {}
+        return await self._fences.fence(await self._facts_of(lease.application), lease, transactional_ids)
 
-        def without_owner() -> list[NewRecord]:
-            owners = topic.view.owners() if topic is not None else {}
-            lost = [one for one in owners.values() if one.transactional_id in transactional_ids]
-            had.update(
-                {
-                    fenced: frozenset(one.scope for one in lost if one.transactional_id == fenced)
-                    for fenced in transactional_ids
-                }
-            )
-            return [
-                facts.owner_record(replace(one, epoch=one.epoch + 1, transactional_id="", term=lease.term))
-                for one in lost
-            ]
-
-        await self.leases.write(topic, lease, without_owner)
-        return had
+    async def end_left_open(self, lease: Lease, transactional_ids: Mapping[str, int]) -> LeftOpen:
+        checks.ids_to_fence(transactional_ids)
+        return await self._fences.end_left_open(await self._facts_of(lease.application), lease, transactional_ids)
 
     # ------------------------------------------------------------------ positions
 

@@ -8,7 +8,7 @@ advice; the promise is the broker's, which refuses an id that was initialised by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from state.errors import Fenced, LogBusy, NotOpened, OutcomeUnknown, RecordsLost, Refused, StateError
@@ -20,7 +20,7 @@ from state.log.kafka.codes import FORGOTTEN_ID, KafkaRefused, Then
 from state.log.kafka.connections import TooLate, is_answer
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
-from state.log.kafka.left_open import Written
+from state.log.kafka.left_open import OPEN, Written, latest_of
 from state.log.kafka.lost_records import Latest, of_writer
 from state.log.kafka.members import refuse_members
 from state.log.kafka.producer import Producer, ProducerFenced
@@ -28,6 +28,7 @@ from state.log.kafka.short_lived import ShortLived
 from state.log.kafka.unbuilt import Unbuilt
 from state.log.protocol import MayWrite, Partition, TaskCommit
 
+_LOOK_S = 5.0
 _UNSEEN_S = 1.0  # for an owner record: its marker is written in milliseconds, where no broker has just died
 
 
@@ -51,6 +52,19 @@ class Writers:
     def producer(self, application: str, transactional_id: str) -> Producer:
         writes = Written(None, application)
         return self._cluster.producer(writer_id(application, transactional_id), self._timeout_s, writes=writes)
+
+    async def open_since(self, application: str, transactional_ids: Collection[str]) -> dict[str, int]:
+        """Of these ids, of any process, those that have a transaction open, and when it began. Raises KafkaRefused, LogUnavailable."""
+        connections, names = self._cluster.connections, self._cluster.topics.names
+
+        async def asked(inside: str) -> tuple[str, int]:
+            return await connections.retried(
+                "a look at a transaction", lambda: latest_of(connections, inside, "txn"), within_s=_LOOK_S
+            )
+
+        latest = await asyncio.gather(*(asked(names.inside(writer_id(application, one))) for one in transactional_ids))
+        found = zip(transactional_ids, latest, strict=True)
+        return {one: since_ms for one, (state, since_ms) in found if state == OPEN}
 
     async def open(self, application: str, transactional_id: str, topic: FactsTopic | None) -> None:
         checks.transactional_id(transactional_id)
