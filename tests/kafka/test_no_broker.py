@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -97,27 +98,85 @@ def test_a_broker_that_tells_an_address_that_leads_nowhere_from_here(console: Co
         made.stop(kill=True)
 
 
-@pytest.mark.parametrize("empty", [2, 1_000_000], ids=["for a moment", "for good"])
-async def test_a_broker_that_knows_of_none_yet(monkeypatch: pytest.MonkeyPatch, empty: int) -> None:
-    """As one of 3.9 does in its first moments, which ended a command with a ValueError."""
-    asked = 0
+async def speaking(
+    spoken: Sequence[tuple[int, int, int]], metadata: Callable[[], MetadataResponse_v12]
+) -> asyncio.Server:
+    """A broker that speaks these versions of requests, lowest to highest, and answers what it is asked for metadata."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 kind, _, number = struct.unpack_from(">hhi", await reader.readexactly(size))
                 if kind == MetadataRequest_v12.API_KEY:
-                    asked += 1
-                    brokers = [] if asked <= empty else [(1, "127.0.0.1", port, None, {})]
-                    body = b"\0" + MetadataResponse_v12(0, brokers, "cluster", 1, [], {}).encode()
+                    body = b"\0" + metadata().encode()
                 else:
-                    body = ApiVersionResponse_v0(0, [(MetadataRequest_v12.API_KEY, 0, 12), (18, 0, 0)]).encode()
+                    body = ApiVersionResponse_v0(0, list(spoken)).encode()
                 writer.write(struct.pack(">ii", 4 + len(body), number) + body)
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    return await asyncio.start_server(answer, "127.0.0.1", 0)
+
+
+@contextlib.contextmanager
+def beside(*spoken: tuple[int, int, int]) -> Iterator[int]:
+    """The port of such a broker, on a loop of its own: commands have one, too."""
+
+    def metadata() -> MetadataResponse_v12:
+        return MetadataResponse_v12(0, [(1, "127.0.0.1", port, None, {})], "cluster", 1, [], {})
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = asyncio.run_coroutine_threadsafe(speaking([*spoken, (18, 0, 0)], metadata), loop).result()
+    port: int = server.sockets[0].getsockname()[1]
+    try:
+        yield port
+    finally:
+
+        async def end() -> None:
+            server.close()
+            answering = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(*answering, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    "words", [("status", "bank"), ("run", "bank:app"), ("topics", "create", "bank:app")], ids=" ".join
+)
+@pytest.mark.parametrize(
+    ("highest", "lacks"),
+    [
+        (8, "speaks versions 0 to 8 of request 3 (Metadata), and version 12"),
+        (12, "does not speak request 32 (DescribeConfigs), and version 1"),
+    ],
+    ids=["an older version", "not at all"],
+)
+def test_a_broker_that_is_too_old_is_named_with_what_it_lacks(
+    words: tuple[str, ...], highest: int, lacks: str, console: Console
+) -> None:
+    with beside((MetadataRequest_v12.API_KEY, 0, highest)) as port:
+        done = console.here(*words, "--log", f"kafka://127.0.0.1:{port}")
+    advice = "use a broker of Kafka 3.9 or 4.x"
+    assert done == (1, "", f"error: the Kafka broker at 127.0.0.1:{port} {lacks} is needed: {advice}\n"), done
+
+
+@pytest.mark.parametrize("empty", [2, 1_000_000], ids=["for a moment", "for good"])
+async def test_a_broker_that_knows_of_none_yet(monkeypatch: pytest.MonkeyPatch, empty: int) -> None:
+    """As one of 3.9 does in its first moments, which ended a command with a ValueError."""
+    asked = 0
+
+    def metadata() -> MetadataResponse_v12:
+        nonlocal asked
+        asked += 1
+        brokers = [] if asked <= empty else [(1, "127.0.0.1", port, None, {})]
+        return MetadataResponse_v12(0, brokers, "cluster", 1, [], {})
+
+    server = await speaking([(MetadataRequest_v12.API_KEY, 0, 12), (18, 0, 0)], metadata)
     port = server.sockets[0].getsockname()[1]
     monkeypatch.setattr(connections_module, "_STARTING_S", 60.0 if empty < 10 else 0.3)
     connections = Connections([("127.0.0.1", port)], Access(None))

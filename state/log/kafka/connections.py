@@ -60,18 +60,20 @@ def _why(error: Exception) -> str:
 
 
 class _Exact:
-    """Has aiokafka send a request in the version that it is written for."""
+    """Has aiokafka send a request in the version that it is written for. `address`: of the broker, for the error."""
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, address: str) -> None:
         self._request = request
+        self._address = address
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Any:
         key, version = self._request.API_KEY, self._request.API_VERSION
         lowest, highest = versions.get(key, (0, -1))
         if not lowest <= version <= highest:
+            what = f"request {key} ({type(self._request).__name__.partition('Request')[0]})"
+            spoken = f"speaks versions {lowest} to {highest} of {what}" if key in versions else f"does not speak {what}"
             raise NotSpoken(
-                f"the Kafka broker speaks versions {lowest} to {highest} of request {key}, and version {version} is "
-                "needed: use a broker of Kafka 3.9 or 4.x"
+                f"the Kafka broker at {self._address} {spoken}, and version {version} is needed: use a broker of Kafka 3.9 or 4.x"
             )
         return self._request
 
@@ -166,10 +168,11 @@ class Connections:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _STARTING_S
         try:
-            self.learn(await connection.send(_Exact(metadata([]))))
+            request = _Exact(metadata([]), f"{host}:{port}")
+            self.learn(await connection.send(request))
             while not self._nodes and loop.time() < deadline:  # one that has just started knows of none
                 await asyncio.sleep(_PAUSE_UNREACHABLE_S)
-                self.learn(await connection.send(_Exact(metadata([]))))
+                self.learn(await connection.send(request))
         except (OSError, KafkaError, TimeoutError) as error:
             why = await self._access.refusal(error, host, port, spoke=True)
             if why is None:
@@ -266,7 +269,7 @@ class Connections:
                     connection = await self._to(node, purpose)
                 if not may_write():
                     raise TooLate
-                answer = await connection.send(_Exact(request))
+                answer = await connection.send(_Exact(request, self._address(node)))
                 self._quotas.look(node, self._address(node), answer)
                 return answer
         except (OSError, KafkaError, TimeoutError, AssertionError) as error:
