@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 from functools import cache
@@ -21,6 +22,22 @@ VERSION = os.environ.get("KAFKA", broker.VERSION)  # of every broker that a test
 # It serves small requests for a minute: the second compiler and parallel collectors cost more than they give. A start takes half of
 # the CPU.
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+NONE = "no Kafka broker here: "  # what reasons of skips begin with; tests/conftest.py shows them at the end of a run
+
+
+def numbers(version: str = VERSION) -> tuple[int, ...]:
+    """What versions are compared by: as texts 10.0 comes before 4.2."""
+    return tuple(int(one) for one in re.findall(r"\d+", version))
+
+
+@cache
+def _jars() -> Path | str:
+    if broker.java() is None:  # jars may be there all the same
+        return "Kafka needs Java, and none is in JAVA_HOME or on the path"
+    try:
+        return broker.jars(version=VERSION)
+    except BrokerUnusable as error:
+        return str(error)
 
 
 @cache
@@ -41,8 +58,14 @@ def shared() -> Broker:
     """Skips the test where no broker can be had."""
     found = _shared()
     if isinstance(found, str):
-        pytest.skip(f"no Kafka broker here: {found}")
+        pytest.skip(f"{NONE}{found}")
     return found
+
+
+def possible() -> None:
+    """Skips the test where none can be had; for one that starts its own, and has no use for another beside it."""
+    if isinstance(found := _jars(), str):
+        pytest.skip(f"{NONE}{found}")
 
 
 def end() -> None:

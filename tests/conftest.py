@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.brokers import NONE
 from tests.cli.console import Console
 from tests.units import SESSION, SHARED, scheduler, unit_of
 
@@ -76,6 +77,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadfile`: a file is one process's, or all files that share something."""
     return scheduler(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line where tests on brokers were skipped: a run without them is as green as one with them, and with `-q` as short."""
+    reasons = [str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")]
+    if found := [reason for reason in reasons if NONE in reason]:
+        why = found[0].partition(NONE)[2]
+        terminalreporter.write_line(f"tests on Kafka brokers were skipped ({len(found)}): {why}", yellow=True)
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ class ShareGroupHeartbeatRequest_v1(RequestStruct):  # type: ignore[misc]
     )
 
 
-@pytest.mark.skipif(brokers.VERSION < "4.2", reason="brokers have share groups from 4.2 on, by default")
+@pytest.mark.skipif(brokers.numbers() < (4, 2), reason="brokers have share groups from 4.2 on, by default")
 async def test_a_share_group_of_that_name_is_refused(place: Place) -> None:
     """It takes no positions: the first commit ended with GROUP_ID_NOT_FOUND, again and again."""
     log = await place.topics()
