@@ -30,3 +30,11 @@ def three(tmp_path: Path) -> Iterator[list[Broker]]:
     finally:
         for one in made:
             one.stop(kill=True)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def ends(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As that of tests/contracts does: in a run of several processes one file's needs a broker here, and it does not stay to the end."""
+    yield
+    if hasattr(request.config, "workerinput"):
+        brokers.end()

@@ -31,7 +31,9 @@ def url(place: Place) -> str:
     return f"kafka://127.0.0.1:{place.port}?prefix={place.prefix}"
 
 
-@pytest.mark.parametrize(("kind", "moment"), [("both", 0.4), ("stall", 0.6), ("produce", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "moment"), [pytest.param("both", 0.4, marks=pytest.mark.short), ("stall", 0.6), ("produce", 0.5)]
+)
 async def test_nothing_is_lost_or_doubled(kind: str, moment: float, place: Place, tmp_path: Path) -> None:
     report = await life(tmp_path, kind, moment, url=url(place))
     assert report.ok, report
