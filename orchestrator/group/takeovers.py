@@ -1,7 +1,7 @@
 """What goes on while a new coordinator still gathers: tasks whose owner is known to be gone, and that are warm elsewhere.
 
 One rule: a member that is known to be gone is fenced after the same grace under every coordinator, and a copy that is close
-goes on at once; everything else waits until all are back (docs/decisions/50). Called by timeouts.py with each Tick.
+goes on at once; everything else waits until all are back (docs/decisions/51). Called by timeouts.py with each Tick.
 """
 
 from __future__ import annotations
