@@ -31,7 +31,7 @@ test-kafka: $(READY)
 	ROUNDS=$(ROUNDS) KAFKA=$(KAFKA) $(BIN)/python -m pytest -m kafka --ignore tests/spark/test_speculation.py
 
 # Instances on real brokers while processes, connections and brokers fail, drawn from SEED; ids are judged at the end of
-# each life. `make test-kafka` runs a short form.
+# each life. `make test` runs a short form.
 EVENTS ?= 300
 SEED ?= 1
 chaos: $(READY)
