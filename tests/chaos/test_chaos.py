@@ -18,8 +18,9 @@ SEED, EVENTS = (
 SORTS = {"kill", "term", "stop", "link", "broker", "scale"}
 
 
-async def test_a_life_loses_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_a_life_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brokers.possible()  # skips the test where none can be had
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(brokers.SHORT_LIVED))
     plan = drawn(SEED, EVENTS)
     assert plan.brokers == 1 and {event.kind.partition("-")[0] for event in plan.events} == SORTS
     outcome = await Life(plan, tmp_path, brokers.VERSION).live()
