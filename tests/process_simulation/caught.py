@@ -53,7 +53,7 @@ CAUGHT_BY: dict[str, int] = {
     "nobody_keeps_the_connection_alive": 3,
     "patience_has_no_end": 2,
     "a_timeout_of_the_log_is_a_crash": 2,
-    "a_commit_without_a_fence_knows_no_time": 120,
+    "a_commit_without_a_fence_knows_no_time": 129,
     "a_deposed_coordinator_answers": 275,
     "nobody_looks_at_topics": 33,
     "start_at_what_is_gone": 0,
