@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from orchestrator import App, Record, Table
+from orchestrator import App, Columns, ColumnTable, Record, Table
 from state.log.protocol import Guarantee
 
 PARTITIONS = 8
 RUN, TOPIC = "BENCH_RUN", "BENCH_TOPIC"
-FORMS = ("record", "batch", "least", "least-batch")
+FORMS = ("record", "batch", "columns", "least", "least-batch")
 
 
 def _app(form: str) -> App:
@@ -20,7 +20,16 @@ def _app(form: str) -> App:
     events = app.topic(os.environ.get(TOPIC, "hot"), key=str, value=bytes)
     counts = app.table("counts", key=str, value=int, default=int)
 
-    if form.endswith("batch"):
+    if form == "columns":
+        import pyarrow.compute as pc  # which the other forms do not need
+
+        @app.processor(events, counts, columns=True)
+        def count_columns(batch: Columns[str, bytes], counts: ColumnTable[str, int]) -> None:
+            found = batch.table["key"].value_counts()
+            keys = found.field("values")
+            counts.put(keys, pc.add(counts.get(keys), found.field("counts")))
+
+    elif form.endswith("batch"):
 
         @app.processor(events, counts, batch=True)
         def count_all(events: Sequence[Record[str, bytes]], counts: Table[str, int]) -> None:
@@ -36,4 +45,4 @@ def _app(form: str) -> App:
     return app
 
 
-record, batch, least, least_batch = (_app(form) for form in FORMS)
+record, batch, columns, least, least_batch = (_app(form) for form in FORMS)

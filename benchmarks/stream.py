@@ -182,7 +182,7 @@ def measure(
                         cost = run_worker(folder, source, form)
                     _note(costs, one, form, cost)
                     shutil.rmtree(folder)
-            for name, guarantee in _of_rivals(rivals) if not one.json else ():
+            for name, guarantee in of_rivals(rivals) if not one.json else ():
                 keys = None if one.keys == one.records else one.keys
                 rate = rivals.rate(name, Count("plain", min(one.records, RIVAL_RECORDS), keys, guarantee))
                 if rate is not None:
@@ -190,7 +190,7 @@ def measure(
     return costs
 
 
-def _of_rivals(rivals: Rivals) -> list[tuple[str, str]]:
+def of_rivals(rivals: Rivals) -> list[tuple[str, str]]:
     """Both guarantees of Kafka Streams; Quix Streams exactly once."""
     return [(name, how) for name in rivals.names for how in ((EXACTLY,) if name == QUIX else (EXACTLY, LEAST))]
 
