@@ -9,12 +9,11 @@ same memory (as Kafka's cleaner, whose map of offsets has a size). Asked for by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
 from state.log import compaction, sqlite_reader
-from state.log.compaction import Rewrite
 from state.log.protocol import Compacted, Partition
 from state.log.sqlite_time import LogTime
 from state.log.sqlite_upkeep import Upkeep
@@ -89,10 +88,10 @@ class Compaction:
         removed = there = position = 0
         merge_ms = max(self._delete_retention_ms // 8, 1)
         while rows := await self._read(partial(sqlite_reader.rows, part=part, from_base=position)):
-            there += compaction.count(rows)
-            todo: Sequence[Rewrite] = await asyncio.to_thread(
-                lambda rows: list(compaction.rewrites(rows, last, forgotten, merge_ms)), rows
+            count, todo = await asyncio.to_thread(
+                lambda rows: (compaction.count(rows), list(compaction.rewrites(rows, last, forgotten, merge_ms))), rows
             )
+            there += count
             while todo:
                 applied = await self._remove(partial(self._upkeep.replace, part, todo, forgotten))
                 if applied is None:
