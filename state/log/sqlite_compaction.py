@@ -51,14 +51,16 @@ class Compaction:
 
     async def run(self, partition: Partition, *, stands_on_base: bool) -> Compacted:
         """Deletions of a changelog that stands on a base stay for ever. Raises UnknownTopic."""
-        part = (await self._read(lambda db: find_part(db, partition))).id
+        found = await self._read(lambda db: find_part(db, partition))
+        part, end = found.id, found.end  # what is written meanwhile is the next pass's: it may come for ever
         passes = await self._read(partial(sqlite_reader.compactions, part=part))
         retention_ms = self._delete_retention_ms
         forgotten = 0 if stands_on_base else compaction.forgotten_below(passes, self._time.now_ms() - retention_ms)
         through, removed, is_whole = compaction.cleaned_through(passes), 0, False
         while not is_whole:
-            last, through, is_whole = await self._survey(part, through)
-            done, there, goes_on = await self._rewrite(part, last, forgotten, None if is_whole else through)
+            last, through = await self._survey(part, through, end)
+            is_whole = through >= end
+            done, there, goes_on = await self._rewrite(part, last, forgotten, through)
             removed += done
             if not goes_on:  # another process compacts the same partition: leave it to it
                 return Compacted(removed, there - done)
@@ -67,27 +69,30 @@ class Compaction:
             await self._write(partial(self._upkeep.compacted, part, made))
         return Compacted(removed, there - done)
 
-    async def _survey(self, part: int, begin: int) -> tuple[dict[bytes, int], int, bool]:
-        """The last offset of each key from `begin` on, the offset that it went to, and whether that is the end."""
+    async def _survey(self, part: int, begin: int, end: int) -> tuple[dict[bytes, int], int]:
+        """The last offset of each key from `begin` on, and the offset that it went to: `end`, about, or where it held enough of them."""
         last: dict[bytes, int] = {}
         through = begin
         position = await self._read(partial(sqlite_reader.base_of, part=part, position=begin))
-        while rows := await self._read(partial(sqlite_reader.rows, part=part, from_base=position)):
+        while through < end and (through == begin or len(last) < KEYS_AT_ONCE):
+            rows = await self._read(partial(sqlite_reader.rows, part=part, from_base=position))
+            if not rows:
+                return last, end  # what lay there was removed
             last.update(await asyncio.to_thread(compaction.survey, rows))
             position = rows[-1].next
             through = max(through, position)
-            if through > begin and len(last) >= KEYS_AT_ONCE:
-                return last, through, False
-        return last, through, True
+        return last, through
 
     async def _rewrite(
-        self, part: int, last: Mapping[bytes, int], forgotten: int, through: int | None
+        self, part: int, last: Mapping[bytes, int], forgotten: int, through: int
     ) -> tuple[int, int, bool]:
-        """Removes what was overwritten below `through` (None: the end). Returns how many records, of how many, and whether all of it
+        """Removes what was overwritten below `through`. Returns how many records, of how many, and whether all of it
         could be done."""
         removed = there = position = 0
         merge_ms = max(self._delete_retention_ms // 8, 1)
-        while rows := await self._read(partial(sqlite_reader.rows, part=part, from_base=position)):
+        while position < through and (
+            rows := await self._read(partial(sqlite_reader.rows, part=part, from_base=position))
+        ):
             count, todo = await asyncio.to_thread(
                 lambda rows: (compaction.count(rows), list(compaction.rewrites(rows, last, forgotten, merge_ms))), rows
             )
@@ -99,6 +104,4 @@ class Compaction:
                 removed += sum(rewrite.removed for rewrite in todo[:applied])
                 todo = todo[applied:]
             position = rows[-1].next
-            if through is not None and position >= through:
-                break
         return removed, there, True

@@ -82,8 +82,8 @@ async def _one_table(path: Path, turns: list[tuple[Writes, Writes | None, int]],
         await put(writes)
         between = [meanwhile] if meanwhile else []
 
-        async def and_then(self: Any, part: int, begin: int, between: list[Writes] = between) -> Any:
-            found = await survey(self, part, begin)
+        async def and_then(*given: Any, between: list[Writes] = between) -> Any:
+            found = await survey(*given)
             if between:
                 await put(between.pop())
             return found
@@ -122,7 +122,7 @@ async def test_what_a_pass_went_through_is_not_surveyed_again(tmp_path: Path, mo
 
 
 async def test_a_compaction_is_many_small_transactions(tmp_path: Path) -> None:
-    """A writer that comes in between does not wait for all of it."""
+    """A writer that comes in between does not wait for all of it, nor does the pass go on for as long as it writes."""
     log = await made(tmp_path / "log.db")
     for turn in range(100):
         await append(log, [(turn % 2, bytes(50_000))])
