@@ -1,7 +1,7 @@
 """A fleet under a steady load, watched from outside: what the benchmarks of hand-overs and of failures stand on.
 
 One rule: time is measured where a third party would: when what a task has committed to its changelog can be read. What
-the fleet says of itself (its journals) is asked only for which task moved when.
+the fleet says of itself (its journals, and the lines of its coordinators) is asked only for which task moved when.
 """
 
 from __future__ import annotations
@@ -132,6 +132,10 @@ class Watch:
         begin, end = max(0, bisect_left(seen, first) - 1), min(len(seen), bisect_right(seen, last) + 1)
         times = seen[begin:end]
         return max((b - a for a, b in pairwise(times)), default=0.0)
+
+    def first(self, number: int, after: float) -> float:
+        """The moment at which the first commit of a partition after this one could be read; there is one."""
+        return self.seen[number][bisect_right(self.seen[number], after)]
 
 
 @asynccontextmanager

@@ -40,6 +40,10 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def cpu_s(pid: int) -> float:
     """User and system time of a process; ticks are counted, so it is good to some hundredths of a second."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

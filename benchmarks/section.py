@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def held(bar: float, is_held: bool) -> str:
+    """A bar, and whether what was measured keeps to it."""
+    return f"{bar:g}: {'holds' if is_held else 'missed'}"
+
+
 def write_section(path: Path, name: str, text: str) -> None:
     """Replace what stands between the marks of `name`, or add it at the end."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
