@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
+from aiokafka.protocol.transaction import EndTxnRequest_v0
 
 from state.errors import LeaseLost, LogBusy, LogUnavailable
 from state.log.group_store import Lease, MetadataKind
@@ -204,6 +206,35 @@ async def test_what_is_kept_survives_the_holder(place: Place) -> None:
     other = await place.open()
     assert (await other.owners(APP))["0_0"] == owner(3, lease)
     assert await other.metadata(APP, MetadataKind("op", under_lease=True), "k") == b"v"
+
+
+async def test_a_write_that_is_cancelled_is_ended_and_the_next_one_is_made(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that ended in order within a beat could not give its lease back, and left a transaction open: the start behind it
+    took six seconds more."""
+    log, other = await place.topics(), await place.open()
+    lease = await log.acquire(APP, "one", "a:1", await log.lease(APP))
+    assert lease is not None
+    send, begun = log._cluster.connections.send, asyncio.Event()
+
+    async def seen(node: int, request: Any, *given: Any) -> Any:
+        if isinstance(request, EndTxnRequest_v0):
+            begun.set()
+            await asyncio.sleep(0)  # the call is cancelled here
+        return await send(node, request, *given)
+
+    monkeypatch.setattr(log._cluster.connections, "send", seen)
+    beat = asyncio.create_task(log.renew(lease))
+    await begun.wait()
+    beat.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beat
+    kind = MetadataKind("lease", under_lease=True)
+    await log.put_metadata(APP, kind, "given back", b"1", lease=lease)
+    assert await other.metadata(APP, kind, "given back") == b"1"
+    found = await other.lease(APP)
+    assert found is not None and found.beat == lease.beat + 1
 
 
 async def test_writes_that_wait_behind_the_one_that_lost_the_lease_have_lost_it_too(place: Place) -> None:

@@ -12,6 +12,7 @@ as it was initialised before it was named.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.protocol import NewRecord
 
 _NAME_WITHIN_S = 1.0
+_ENDED_WITHIN_S = 1.0
 
 
 class Leases:
@@ -119,7 +121,19 @@ class Leases:
         lease: Lease,
         make: Callable[[], Sequence[NewRecord]],
     ) -> None:
-        """Facts under the lease, in one transaction. `make` is called when it is this write's turn. Raises LeaseLost."""
+        """Facts under the lease, in one transaction. `make` is called when it is this write's turn. A call that is cancelled, as at the end
+        of a coordinator, has its write ended first: one that is left open costs the lease, and holds up who reads the facts next. Raises
+        LeaseLost."""
+        writing = asyncio.create_task(self._write(topic, lease, make))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing], timeout=_ENDED_WITHIN_S)
+            if not writing.cancel() and not writing.cancelled():
+                writing.exception()  # looked at: its caller is gone
+            raise
+
+    async def _write(self, topic: FactsTopic | None, lease: Lease, make: Callable[[], Sequence[NewRecord]]) -> None:
         producer = self._producer_of(topic, lease)
         assert topic is not None
         async with producer.turn:
