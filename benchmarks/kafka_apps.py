@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import pyarrow.compute as pc
+
 from orchestrator import App, Columns, ColumnTable, Record, Table
 from state.log.protocol import Guarantee
 
@@ -21,7 +23,6 @@ def _app(form: str) -> App:
     counts = app.table("counts", key=str, value=int, default=int)
 
     if form == "columns":
-        import pyarrow.compute as pc  # which the other forms do not need
 
         @app.processor(events, counts, columns=True)
         def count_columns(batch: Columns[str, bytes], counts: ColumnTable[str, int]) -> None:

@@ -67,7 +67,7 @@ async def test_what_a_stopped_worker_left_open_is_ended_long_before_its_session_
 ) -> None:
     bank = Bank(tmp_path, 6_000, instances=2, url=f"kafka://127.0.0.1:{place.port}?prefix={place.prefix}")
     bank.session_timeout, bank.produce_s = "5m", 12.0
-    log, choice = await place.open(), random.Random(7)
+    log, choice, other = await place.open(), random.Random(7), "i1"
     await bank.start()
     try:
         await bank.until(300)
